@@ -807,14 +807,15 @@ def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
     shop.feed(rows)
     said = [(line["op"], line["after"]["id"], line["tick"]) for line in lines(rows)]
     assert said == [("read", 1, began), ("read", 2, began), ("insert", 3, began + 1)]
-    for start in (began, began + 1):
-        shop.feed(changes := tmp_path / f"{start}.jsonl", start=start)
-        assert lines(changes) == lines(rows)[2:]
+    shop.feed(changes := tmp_path / "changes.jsonl", start=began + 1)
+    assert lines(changes) == lines(rows)[2:]
     # What was written between the two is in no log.
-    with pytest.raises(ExpiredError, match=f"ended at tick {began - 1}") as caught:
-        shop.feed(tmp_path / "all.jsonl", start=began - 1)
-    assert "--from snapshot goes on" in str(caught.value.hint)
-    assert shop.feed(tmp_path / "all.jsonl", start="snapshot").records == 3
+    for start in (began - 1, began):
+        out = tmp_path / f"{start}.jsonl"
+        with pytest.raises(ExpiredError, match=f"ended at tick {began - 1}") as caught:
+            shop.feed(out, start=start)
+        assert "--from snapshot goes on" in str(caught.value.hint)
+        assert shop.feed(out, start="snapshot").records == 3
 
 
 def test_tables_that_are_renamed_or_dropped_leave_a_feed_with_a_record(tmp_path: Path):

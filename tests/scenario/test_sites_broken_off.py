@@ -79,10 +79,11 @@ def net(sites: Sites, since: int, until: int) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize("until", [11, 15])
 @pytest.mark.parametrize("since", [3, 5, 7, 8, 9])
 def test_changes_and_differences_across_the_break_are_refused(rome: Sites, since: int, until: int) -> None:
-    for read in (net, lambda sites, *ticks: wlr.diff(sites.log("rome").url, *ticks)):
-        with pytest.raises(wlr.InvalidError, match="begins history .*: no changes lead from tick 8 to it") as caught:
-            read(rome, since, until)
-        assert "up to 8, or after 10; wlr changes DB --table TABLE --snapshot" in str(caught.value.hint)
+    with pytest.raises(wlr.InvalidError, match="begins history .*: no changes lead from tick 8 to it") as caught:
+        net(rome, since, until)
+    assert "up to 8, or after 10; wlr changes DB --table TABLE --snapshot" in str(caught.value.hint)
+    with pytest.raises(wlr.InvalidError, match="no changes lead|tick 9 cannot be restored"):
+        wlr.diff(rome.log("rome").url, since, until)
 
 
 @pytest.mark.parametrize("since, until", [(3, 8), (5, 7), (8, 8), (11, 15), (13, 14)])
@@ -99,7 +100,7 @@ def test_a_consumer_of_the_former_history_begins_with_all_rows(rome: Sites) -> N
     url = rome.log("rome").url
     (batch,) = wlr.changes(url, "t", snapshot=True)
     assert sorted((row["k"], row["v"]) for row in batch.to_pylist()) == rome.rows("rome", "t")
-    with pytest.raises(wlr.ExpiredError, match="no changes lead from tick 8 to it") as caught:
+    with pytest.raises(wlr.ExpiredError, match="ended at tick 8") as caught:
         wlr.feed(url, to=rome.folder / "level.jsonl")
     assert "--from snapshot" in str(caught.value.hint)
     assert wlr.feed(url, to=rome.folder / "level.jsonl", start="snapshot").tick == 15
@@ -109,7 +110,7 @@ def test_a_consumer_of_the_former_history_begins_with_all_rows(rome: Sites) -> N
 def test_a_feed_begins_anywhere_in_the_new_history(rome: Sites, start: int, records: int | None) -> None:
     url, out = rome.log("rome").url, rome.folder / f"from {start}.jsonl"
     if records is None:
-        with pytest.raises(wlr.ExpiredError, match="no changes lead from tick 8 to it"):
+        with pytest.raises(wlr.ExpiredError, match="ended at tick 8"):
             wlr.feed(url, to=out, start=start)
     else:
         assert wlr.feed(url, to=out, start=start).records == records
