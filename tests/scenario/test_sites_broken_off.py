@@ -6,15 +6,18 @@ tick 5: batch 4 is ticks 10 and 11, of which the first snapshot is, and batch 5 
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import wlc
 import wlr
 from tests.sites import Backup, Sites, write_offline
+from wlc.farm.database import open_database
 from wlc.farm.model import Position
 from wlr.farm_log import FarmLog
 from wlr.spark import FarmDataSource
@@ -116,14 +119,14 @@ def test_a_feed_begins_anywhere_in_the_new_history(rome: Sites, start: int, reco
         assert wlr.feed(url, to=out, start=start).records == records
 
 
-def spark(sites: Sites, **options: str) -> Any:
-    source = FarmDataSource({"database": sites.log("rome").url, "table": "t", "changes": "true", **options})
+def spark(url: str, **options: str) -> Any:
+    source = FarmDataSource({"database": url, "table": "t", "changes": "true", **options})
     return source, source.schema()
 
 
 @pytest.mark.parametrize("first, tasks", [("9", None), ("10", True), ("12", True)])
 def test_spark_reads_no_changes_across_the_break(rome: Sites, first: str, tasks: bool | None) -> None:
-    source, schema = spark(rome, from_tick=first)
+    source, schema = spark(rome.log("rome").url, from_tick=first)
     reader, stream = source.reader(schema), source.streamReader(schema)
     begun = stream.initialOffset()
     end = {"batch": 5, "chain": rome.log("rome").read_batch(5)[1]}
@@ -136,10 +139,24 @@ def test_spark_reads_no_changes_across_the_break(rome: Sites, first: str, tasks:
 
 
 def test_a_level_stream_of_spark_does_not_go_on_in_the_new_history(rome: Sites) -> None:
-    source, schema = spark(rome)
+    source, schema = spark(rome.log("rome").url)
     level, end = ({"batch": number, "chain": rome.log("rome").read_batch(number)[1]} for number in (3, 4))
     with pytest.raises(wlr.InvalidError, match="no changes lead from tick 8 to it"):
         source.streamReader(schema).partitions(level, end)
+
+
+def test_a_stream_of_spark_begins_with_the_new_history_if_what_was_before_was_pruned(
+    rome: Sites, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(rome.folder, tmp_path / "copy")
+    for file in copy.rglob("rome_00000000000[123]"):
+        file.unlink()
+    log = open_database(rome.log("rome").url.replace(str(rome.folder), str(copy)))
+    assert log.batch_numbers()[0] == 4
+    source, schema = spark(log.url)
+    stream = source.streamReader(schema)
+    begun = stream.initialOffset()
+    assert stream.partitions(begun, stream.latestOffset(begun, ReadAllAvailable()))
 
 
 @pytest.mark.parametrize("tick, number, is_known", [(5, 3, True), (8, 3, True), (10, 4, False), (11, 4, True)])

@@ -53,8 +53,9 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             number = log_reader.batch_of(database, first) if first is not None else (numbers[0] if numbers else 1)
             if number not in numbers:
                 return _offset(database, number - 1, first)
-            begun = {} if first is None else {"first": first}
-            return {"batch": number - 1, "chain": database.read_batch(number)[0].previous, **begun}
+            batch, _ = database.read_batch(number)
+            # Whatever was before the oldest log file, the stream begins with it.
+            return {"batch": number - 1, "chain": batch.previous, "first": batch.first if first is None else first}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with speaking():
