@@ -185,7 +185,7 @@ def refuse_beyond_break(
     if not is_restorable(end):
         raise not_restorable(stop, end, snapshot_ticks(), f"history {began.history if began else history}")
     raise InvalidError(
-        f"history {position.history} ended at tick {end}; later ones, up to history {history}, grew with changes that"
+        f"the history ended at tick {end}; later ones, up to history {history}, grew with changes that"
         " only their snapshots have",
         hint=f"{REBASE} makes the replica anew; or go to --tick {end}.",
         position=position,
