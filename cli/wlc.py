@@ -213,8 +213,8 @@ def sql(
         hint = again
         if error.hint and isinstance(error, InvalidError | FencedError):
             hint = error.hint.replace("SOURCE", shlex.quote(source))
-        if error.hint and isinstance(error, InvalidError):
-            hint = f"{hint.rstrip('.')}. Then: {again}"
+            if isinstance(error, InvalidError):
+                hint = f"{hint.rstrip('.')}. Then: {again}"
         raise type(error)(message, hint=hint) from error
 
 

@@ -14,6 +14,7 @@ from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Position
 from wlc.farm.paths import log_path
+from wlc.farm.reachable_past import first_after, not_restorable
 from wlc.farm.read_ahead import read_ahead
 from wlc.farm.store import MissingError
 from wlr.plan import bounds
@@ -238,7 +239,8 @@ def _to_stop(steps: Iterator[Step], database: FarmDatabase, stop: Stop) -> Itera
     except InvalidError as error:
         if error.position is None:
             raise
-        raise bounds.not_restorable(stop, error.position.tick, database.snapshot_ticks()) from error
+        end = error.position.tick
+        raise not_restorable(stop, end, first_after(database.snapshot_ticks(), end)) from error
 
 
 Read = Callable[[int], tuple["Batch", str]]

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     Transactions = list[tuple[int, list[tuple[str, str, int]], Reads]]
 
 
-class Backup(NamedTuple):
+class SavedSite(NamedTuple):
     """The files of a site's database, and how many entries its log had, how many were rejected, its newest batch."""
 
     files: dict[Path, bytes]
@@ -593,10 +593,10 @@ class Exchange(RuleBasedStateMachine):
         for file, data in image.items():
             file.write_bytes(data)
 
-    def backup(self, number: int) -> Backup:
+    def backup(self, number: int) -> SavedSite:
         published = max(self.sites.log(NAMES[number]).batch_numbers(), default=0)
         entries, rejected = len(self.model.sites[number].log), len(self.model.rejected)
-        return Backup(self.image(number), entries, rejected, published)
+        return SavedSite(self.image(number), entries, rejected, published)
 
     def kill(self, number: int) -> None:
         if number in self.connections:
@@ -651,7 +651,7 @@ class Exchange(RuleBasedStateMachine):
         self.past[number] = [each for each in self.past[number] if each[0] <= shared.last_tick and not has_begun]
         self.check(number)
 
-    def refuse_pruned(self, number: int, backup: Backup) -> None:
+    def refuse_pruned(self, number: int, backup: SavedSite) -> None:
         """What was pruned does not come back; the present file takes the place of the backup again."""
         present, log = self.image(number), self.sites.log(NAMES[number])
         self.replace(number, backup.files)

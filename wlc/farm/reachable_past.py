@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import CorruptError
+from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Origin
 from wlc.farm.store import MissingError
@@ -151,11 +151,27 @@ def _ends(database: FarmDatabase, numbers: Sequence[int], present: str) -> Itera
             yield end
 
 
+def first_after(ticks: Iterable[int], tick: int) -> int | None:
+    """Return the first of rising ticks that is after another one; None if there is none."""
+    return next((each for each in ticks if each > tick), None)
+
+
+def not_restorable(
+    what: object, end: int, start: int | None, *, history: str = "another history", can: str = "reached"
+) -> InvalidError:
+    """Say that nothing leads to a tick or time behind the end of a history: the next snapshot, at `start`, is later."""
+    following = "no snapshot follows yet" if start is None else f"the next snapshot is at tick {start}"
+    return InvalidError(
+        f"{what} cannot be restored: tick {end} is followed by {history}, and {following}",
+        hint=f"The nearest that can be {can}: --tick {end}{'' if start is None else f' and --tick {start}'}.",
+    )
+
+
 def lost_between(ends: Iterable[int], snapshot_ticks: Sequence[int], oldest: int) -> tuple[tuple[int, int | None], ...]:
     """Return first and last ticks of what cannot be reached after the oldest tick, see `Window.lost`."""
     lost: list[tuple[int, int | None]] = []
     for end in ends:
-        start = next((tick for tick in snapshot_ticks if tick > end), None)
+        start = first_after(snapshot_ticks, end)
         if end >= oldest and start != end + 1:
             lost.append((end + 1, None if start is None else start - 1))
     return tuple(lost)

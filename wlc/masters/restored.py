@@ -141,16 +141,16 @@ def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> N
     """
     state = source.require_state()
     assert state.site is not None
-    name, founder = state.site.name, founder_of(database, state.site)
-    if state.history not in [each.history for each in circle.site(name).histories[:-1]]:
-        return
-    raise _left_behind(source, founder, circle, f"is older than the present history of site {name}")
+    name = state.site.name
+    if state.history in [each.history for each in circle.site(name).histories[:-1]]:
+        raise _left_behind(source, database, circle, f"is older than the present history of site {name}")
 
 
-def _left_behind(source: Source, founder: FarmDatabase, circle: Circle, why: str) -> FencedError:
+def _left_behind(source: Source, database: FarmDatabase, circle: Circle, why: str) -> FencedError:
     """Build the error for a backup that cannot go on as its site."""
     site = source.require_state().site
     assert site is not None
+    founder = founder_of(database, site)
     hint = how_to_join_anew(founder.url, site.name, shlex.quote(str(source)))
     if site.name == circle.primary:
         other = next(each.name for each in circle.sites if each.name != site.name)
@@ -194,12 +194,11 @@ def _next_own(source: Source, database: FarmDatabase, circle: Circle) -> tuple[B
         FencedError: It was pruned, or is of another past.
     """
     state = source.require_state()
-    assert state.site is not None
     try:
         batch, chain = database.read_batch(state.batch + 1, is_own=True)
     except GapError as error:
         why = f"ends at batch {state.batch} of {database.url}: batch {state.batch + 1}, which it lacks, was pruned"
-        raise _left_behind(source, founder_of(database, state.site), circle, why) from error
+        raise _left_behind(source, database, circle, why) from error
     except MissingError:
         return None
     if batch.history != state.history or batch.previous != state.chain:

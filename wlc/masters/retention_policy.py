@@ -12,7 +12,7 @@ from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.keep_policy import KeepPolicy, change_policy, end_policy, read_policy
 from wlc.farm.prune_notice import announced_windows
-from wlc.farm.reachable_past import Window, read_window
+from wlc.farm.reachable_past import Window, not_restorable, read_window
 from wlc.farm.registry import this_host, this_user
 from wlc.farm.tags import Tag, add_tag, check_tag_name, delete_tag
 from wlc.farm.tags import tags as all_tags
@@ -155,13 +155,8 @@ def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
     window = read_window(database)
     if (lost := window.lost_with(tick)) is not None:
         first, last = lost
-        there = "no snapshot follows yet" if last is None else f"the next snapshot is at tick {last + 1}"
-        later = "" if last is None else f" and --tick {last + 1}"
-        raise InvalidError(
-            f"tick {tick} of {database.name} cannot be restored: tick {first - 1} is followed by another history,"
-            f" and {there}",
-            hint=f"The nearest that can be tagged: --tick {first - 1}{later}.",
-        )
+        start = None if last is None else last + 1
+        raise not_restorable(f"tick {tick} of {database.name}", first - 1, start, can="tagged")
     if window.holds(tick) and all(left.holds(tick) for left in announced):
         return
     window = window if not window.holds(tick) else next(left for left in announced if not left.holds(tick))

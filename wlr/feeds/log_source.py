@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain as chained
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ class FeedReader:
         self._renderer = Renderer(form, self._fetcher.fetch, bytes_max, log_reader.local_folders(database))
         # The last record that was rendered, whether it is given or was written before.
         self._last = (0, 0)
+        # Whether it is there is asked before it is read.
+        self._manifest = cache(self._read_manifest)
         # The log files from a position on, of which the first one was read.
         self._ahead: tuple[Position, Iterator[tuple[Batch, str]]] | None = None
 
@@ -97,7 +100,7 @@ class FeedReader:
         assert state.position is not None
         yield from self._of_log(state, state.position)
 
-    def _manifest(self, tick: int) -> Manifest:
+    def _read_manifest(self, tick: int) -> Manifest:
         try:
             return self._database.read_manifest(tick)
         except MissingError as error:

@@ -9,6 +9,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
 from wlc.farm.model import Origin, Position
+from wlc.farm.reachable_past import first_after, not_restorable
 from wlr.plan.patterns import IGNORED, idle
 
 if TYPE_CHECKING:
@@ -183,24 +184,13 @@ def refuse_beyond_break(
     if stop.until is not None and not any(map(stop.includes, committed)):
         return
     if not is_restorable(end):
-        raise not_restorable(stop, end, snapshot_ticks(), f"history {began.history if began else history}")
+        start, behind = first_after(snapshot_ticks(), end), f"history {began.history if began else history}"
+        raise not_restorable(stop, end, start, history=behind)
     raise InvalidError(
         f"the history ended at tick {end}; later ones, up to history {history}, grew with changes that"
         " only their snapshots have",
         hint=f"{REBASE} makes the replica anew; or go to --tick {end}.",
         position=position,
-    )
-
-
-def not_restorable(
-    stop: Stop, end: int, snapshot_ticks: Sequence[int], history: str = "another history"
-) -> InvalidError:
-    """Say that nothing leads to a stop behind the end of a history: the first snapshot behind that is later."""
-    start = next((tick for tick in snapshot_ticks if tick > end), None)
-    following = "no snapshot follows yet" if start is None else f"the next snapshot is at tick {start}"
-    return InvalidError(
-        f"{stop} cannot be restored: tick {end} is followed by {history}, and {following}",
-        hint=f"The nearest that can be reached: --tick {end}{f' and --tick {start}' if start is not None else ''}.",
     )
 
 
@@ -283,7 +273,7 @@ def refuse_hole(position: Position, snapshot_ticks: Sequence[int], stop: Stop) -
     """
     if stop.tick == position.tick:
         return
-    later = next((tick for tick in snapshot_ticks if tick > position.tick), None)
+    later = first_after(snapshot_ticks, position.tick)
     raise ExpiredError(
         f"{stop} cannot be reached: the log after the snapshot at tick {position.tick} was pruned",
         hint=f"The nearest that can be reached: --tick {position.tick}{f' and --tick {later}' if later else ''}.",
@@ -325,7 +315,7 @@ def goes_on(batch: Batch, position: Position) -> bool:
     if batch.history == position.history or (not position.history and _begins_with_nothing(batch)):
         return True
     # A tick missing between two histories means changes that are in no log, only in a snapshot.
-    return batch.parent == Origin(position.history, position.tick) and batch.first == batch.parent.tick + 1
+    return batch.first == position.tick + 1 and follows(batch, position.history)
 
 
 def _begun(batch: Batch) -> str:

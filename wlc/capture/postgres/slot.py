@@ -47,17 +47,16 @@ def find_slot(connection: Any, name: str) -> Slot | None:
     return None if found is None else Slot(found[0], found[1], read_lsn(found[2]))
 
 
-def find_gap(connection: Any, name: str) -> str | None:
-    """Return why changes of a master with this slot are lost, None if they are not."""
-    slot = find_slot(connection, name)
-    # What it remembers is read after the slot: another publisher remembers how far, and then moves the slot.
-    state = decode(read_state(connection))
+def find_gap(connection: Any, state: SlotState) -> str | None:
+    """Return why changes of a master are lost, None if they are not."""
+    slot, name = find_slot(connection, state.slot), f"slot {state.slot}"
     if slot is None:
-        return f"slot {name} is gone"
+        return f"{name} is gone"
     if slot.status == "lost":
-        return f"slot {name} was invalidated by the server (max_slot_wal_keep_size)"
-    if slot.confirmed > read_lsn(state.lsn):
-        return f"slot {name} was moved by somebody else"
+        return f"{name} was invalidated by the server (max_slot_wal_keep_size)"
+    # Another publisher may have moved it since, which remembers how far before it does.
+    if slot.confirmed > read_lsn(state.lsn) and slot.confirmed > read_lsn(decode(read_state(connection)).lsn):
+        return f"{name} was moved by somebody else"
     found = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", [state.publication]).fetchone()
     if found is None:
         return f"publication {state.publication} is gone"

@@ -241,7 +241,7 @@ class PostgresSource(Source):
         if (away := self.elsewhere()) is not None:
             raise away
         with talking(self.url):
-            problem = find_gap(self.connection, self.slot_state.slot)
+            problem = find_gap(self.connection, self.slot_state)
         if problem is not None:
             where = f"changes of {self} after {self.slot_state.lsn or 'its beginning'}"
             raise GapError(
@@ -429,7 +429,7 @@ class PostgresSource(Source):
     def _warning(self) -> str | None:
         state = self.require_state()
         with talking(self.url):
-            if problem := find_gap(self.connection, self.slot_state.slot):
+            if problem := find_gap(self.connection, self.slot_state):
                 return f"{problem}: the history ends at tick {state.tick}; {_AGAIN.format(self)}"
             if problem := setup.problem(self.connection):
                 return f"nothing is published: {problem}; {_AGAIN.format(self)}"
