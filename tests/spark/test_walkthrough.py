@@ -1,4 +1,4 @@
-"""examples/lake.py runs, and docs/walkthrough.md shows what it does."""
+"""examples/lake.py runs, and docs/spark.md shows what it does."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def test_the_walkthrough_is_as_it_is_told(tmp_path: Path) -> None:
     assert len(compared) == 2
     assert compared[0] == compared[1]
     assert 1900 < int(compared[0][0].replace(",", "")) < 2100, "the mistake would have taken a fifth of the rows"
-    assert steps((ROOT / "docs" / "walkthrough.md").read_text(encoding="utf-8")) == steps(done.stdout)
+    assert steps((ROOT / "docs" / "spark.md").read_text(encoding="utf-8")) == steps(done.stdout)
