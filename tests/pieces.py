@@ -22,6 +22,11 @@ _BEGAN = time.monotonic()
 _OVER = "DBFARM_MINUTES are over; the same command again goes on from here"
 
 
+def is_deep_run() -> bool:
+    """Whether tests that are marked `deep` run, too."""
+    return os.environ.get("DBFARM_DEEP") == "1"
+
+
 def _file() -> Path | None:
     name = os.environ.get("DBFARM_DONE")
     return Path(name) if name else None

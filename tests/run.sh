@@ -1,5 +1,13 @@
 #!/bin/sh
-# Sets itself up in .venv-test and runs ruff, mypy and pytest. Arguments go to pytest: sh tests/run.sh tests/unit -k plan
+# Sets itself up in .venv-test, then runs pytest with ruff, mypy and typos beside it.
+#
+#   sh tests/run.sh                      the quick tests
+#   sh tests/run.sh --rest               all other tests: slow ones, and those of PostgreSQL, Spark and other servers
+#   sh tests/run.sh --all                both; records which tests use which code
+#   sh tests/run.sh --changed [REF]      the tests that can see what changed since REF (HEAD)
+#   sh tests/run.sh --deep [ARGUMENTS]   all tests with all faults, more rounds and examples, and a soak
+#   sh tests/run.sh tests/unit -k plan   arguments go to pytest
+#
 # DBFARM_VENV names another virtual environment, PYTHON another interpreter, DBFARM_CONSTRAINTS another list of versions
 # than constraints.txt; if it is empty, the newest versions that pyproject.toml allows are installed.
 set -u
@@ -36,10 +44,9 @@ set_up() {
     if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         say "creating $venv"
         rm -rf "$venv"
-        if ! "$python" -m venv "$venv" 2>/dev/null; then
-            # Debian splits venv off from Python.
-            may_install && install_packages python3-venv
-            "$python" -m venv "$venv" || exit 1
+        if ! "$python" -m venv "$venv"; then
+            echo "error: $python makes no virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2
+            exit 1
         fi
     fi
     stamp=$(cksum pyproject.toml ${constraints:+"$constraints"})
@@ -169,18 +176,7 @@ set_up_postgres_suite() {
     export DBFARM_POSTGRES_SUITE="$folder/regress"
 }
 
-# Python 3.12 and later count covered lines at almost no cost; before, it takes a sixth longer, which only a long run may.
-coverage() {
-    if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
-        export COVERAGE_CORE=sysmon
-    elif [ "$is_deep" = no ]; then
-        return
-    fi
-    cover="--cov=wlc --cov=wlr --cov=cli --cov-report=term:skip-covered"
-}
-
 go_deep() {
-    is_deep=yes
     export DBFARM_DEEP=1
     # What the caller has set stays.
     export DBFARM_FAULTS="${DBFARM_FAULTS:-all}" DBFARM_ROUNDS="${DBFARM_ROUNDS:-20}"
@@ -196,34 +192,78 @@ use_memory() {
     free=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')
     [ -z "${TMPDIR:-}" ] && [ "${free:-0}" -gt 8000000 ] || return
     TMPDIR=$(mktemp -d /dev/shm/dbfarm-tests-XXXXXX) && export TMPDIR
-    trap 'rm -rf "$TMPDIR"' EXIT
-    trap 'exit 130' INT TERM
+    trap 'rm -rf "$results" "$TMPDIR"' EXIT
 }
 
-is_deep=no
-if [ "${1:-}" = --deep ]; then shift; go_deep; fi
-set_up
-set_up_java
-set_up_postgres
-set_up_ssh
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_systemd; set_up_hadolint; set_up_azurite; }
-failed=""
-check() {
-    say "$*"
-    "$venv/bin/python" -m "$@" || failed="$failed $1"
+# A new version of these may complain where the old one did not; which versions users have does not matter to them.
+check_code() {
+    [ "$constraints" = constraints.txt ] || return 0
+    for tool in "ruff check ." "ruff format --check ." mypy; do
+        # shellcheck disable=SC2086 # A tool and its arguments.
+        "$venv/bin/python" -m $tool >"$results/code" 2>&1 || { cat "$results/code"; echo "$tool" >>"$results/failed"; }
+    done
+    "$venv/bin/typos" || echo typos >>"$results/failed"
 }
-check ruff check .
-check ruff format --check .
-check mypy
-say typos
-"$venv/bin/typos" || failed="$failed typos"
-# pytest comes last, so that its closing line stays in sight.
-cover=""
-coverage
-use_memory
-# shellcheck disable=SC2086 # It is several options, or none.
-check pytest -n 2 --durations=10 $cover "$@"
-if [ -n "$failed" ]; then
-    echo "FAILED:$failed" >&2
+
+# ruff, mypy and typos run beside pytest, and what they say comes after it.
+run_tests() {
+    say "pytest $*"
+    check_code >"$results/said" 2>&1 &
+    checking=$!
+    "$venv/bin/python" -m pytest "$@" || echo pytest >>"$results/failed"
+    wait "$checking"
+    cat "$results/said"
+}
+
+finish() {
+    [ -z "$1" ] || say "$1"
+    [ ! -s "$results/failed" ] && exit 0
+    echo "FAILED: $(paste -sd, "$results/failed")" >&2
     exit 1
-fi
+}
+
+set_up_servers() { set_up_java; set_up_postgres; set_up_ssh; }
+
+what=${1:-}
+set_up
+results=$(mktemp -d) && trap 'rm -rf "$results"' EXIT
+trap 'exit 130' INT TERM
+use_memory
+case $what in
+"")
+    run_tests -n 2 -m "not slow"
+    finish "left out: slow tests, and tests that need PostgreSQL, Java or another server; sh tests/run.sh --rest runs them"
+    ;;
+--rest)
+    set_up_servers
+    run_tests -n 2 -m slow --durations=10
+    finish "left out: quick tests, which sh tests/run.sh runs, and deep ones, which sh tests/run.sh --deep runs"
+    ;;
+--all)
+    set_up_servers
+    run_tests -n 2 -p tests.recording --limit-quick --durations=10
+    finish "left out: deep tests; sh tests/run.sh --deep runs them"
+    ;;
+--changed)
+    "$venv/bin/python" -m tests.changed ${2:+"$2"} >"$results/selected" || exit 1
+    if [ -s "$results/selected" ]; then
+        # shellcheck disable=SC2046 # A file a word.
+        run_tests -n 2 $(cat "$results/selected")
+    else
+        say "nothing that a test can see has changed since ${2:-HEAD}"
+    fi
+    finish ""
+    ;;
+--deep)
+    shift
+    go_deep
+    set_up_servers
+    set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_systemd; set_up_hadolint; set_up_azurite
+    run_tests -n 2 --durations=10 "$@"
+    finish ""
+    ;;
+*)
+    run_tests -n 2 "$@"
+    finish ""
+    ;;
+esac

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import cast
 
-import pytest
 import typer
 
 import cli.wlc
@@ -23,6 +23,7 @@ ON_EVERY_COMMAND |= {"--quiet", "--log-format"}
 CLI_TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
+@functools.cache
 def commands() -> dict[str, typer.core.TyperCommand]:
     return {
         f"{program} {name}": command
@@ -38,24 +39,35 @@ def section(command: str) -> str:
     return found.group(0)
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_command_and_option_is_documented(name: str) -> None:
-    text = section(name)
-    options = {option for param in commands()[name].params for option in param.opts if option.startswith("--")}
-    assert {option for option in options - ON_EVERY_COMMAND if f"`{option}" not in text} == set()
+def options_of(command: typer.core.TyperCommand) -> set[str]:
+    return {option for param in command.params for option in param.opts if option.startswith("--")}
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_documented_option_exists(name: str) -> None:
-    options = {option for param in commands()[name].params for option in param.opts}
-    in_table = set(re.findall(r"(?:^\| |, )`(--[a-z-]+)", section(name), re.MULTILINE))
-    assert in_table - options == set()
+def test_every_command_and_option_is_documented() -> None:
+    undocumented = [
+        f"{name} {option}"
+        for name, command in commands().items()
+        for option in options_of(command) - ON_EVERY_COMMAND
+        if f"`{option}" not in section(name)
+    ]
+    assert undocumented == []
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_command_shows_an_example_of_itself(name: str) -> None:
-    epilog = commands()[name].epilog or ""
-    assert epilog.startswith(f"Example: {name}")
+def test_every_documented_option_exists() -> None:
+    unknown = [
+        f"{name} {option}"
+        for name, command in commands().items()
+        for option in re.findall(r"(?:^\| |, )`(--[a-z-]+)", section(name), re.MULTILINE)
+        if option not in options_of(command)
+    ]
+    assert unknown == []
+
+
+def test_every_command_shows_an_example_of_itself() -> None:
+    without = [
+        name for name, command in commands().items() if not (command.epilog or "").startswith(f"Example: {name}")
+    ]
+    assert without == []
 
 
 def test_every_documented_command_exists() -> None:
@@ -93,16 +105,26 @@ def markdown_files() -> list[Path]:
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("file", markdown_files(), ids=lambda file: file.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(file: Path) -> None:
-    links = re.findall(r"\]\((?!https?://|mailto:|#)([^)#]+)", file.read_text(encoding="utf-8"))
-    assert [link for link in links if not (file.parent / link).exists()] == []
+def found_in_pages(pattern: str) -> list[tuple[Path, str]]:
+    """Each match of the pattern in each page, with the page."""
+    return [
+        (page, match)
+        for page in markdown_files()
+        for match in re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
 
 
-@pytest.mark.parametrize("file", markdown_files(), ids=lambda file: file.relative_to(ROOT).as_posix())
-def test_commands_in_prose_exist(file: Path) -> None:
-    used = set(re.findall(r"(?:^|`|\$ )(wl[cr] [a-z]+)", file.read_text(encoding="utf-8"), re.MULTILINE))
-    assert used - set(commands()) == set()
+def test_links_lead_somewhere() -> None:
+    links = found_in_pages(r"\]\((?!https?://|mailto:|#)([^)#]+)")
+    assert len(links) > 100
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_commands_in_prose_exist() -> None:
+    used = found_in_pages(r"(?:^|`|\$ )(wl[cr] [a-z]+)")
+    assert len(used) > 100
+    known = set(commands())
+    assert [f"{page.name}: {command}" for page, command in used if command not in known] == []
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:

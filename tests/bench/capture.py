@@ -77,8 +77,8 @@ def bulks(setting: Setting) -> list[Bulk]:
     some = f"WHERE id >= {fifth} AND id < {2 * fifth}"
     update = f"UPDATE t SET a = a + 1 {some}"
     return [
-        Bulk(f"insert {full:,} rows, primary key", keyed, 0, insert, full, 1.6),
-        Bulk(f"insert {full:,} rows, no key", bag, 0, insert, full),
+        Bulk(f"insert {full:,} rows, primary key", keyed, 0, insert, full, 1.25),
+        Bulk(f"insert {full:,} rows, no key", bag, 0, insert, full, 1.6),
         Bulk(f"delete {fifth:,} rows, primary key", keyed, full, f"DELETE FROM t {some}", fifth, 2.5),
         Bulk(f"delete {fifth:,} rows, no key", bag, full, f"DELETE FROM t {some}", fifth),
         Bulk(f"update {fifth:,} rows, primary key", keyed, full, update, fifth, None, 2),
@@ -156,12 +156,12 @@ def single_transactions(rows: int) -> list[tuple[str, float | None, Transaction]
         connection.execute("DELETE FROM t WHERE id = ?", [number % rows])
 
     return [
-        ("insert 1 row", 2.5, insert_alone),
+        ("insert 1 row", 1.6, insert_alone),
         ("insert 1 row, values in the text", 2.5, insert_text),
-        ("BEGIN, insert 1 row, COMMIT", 2.5, insert_between),
-        ("update 1 row by key", 4.0, update),
-        ("BEGIN, update 1 row by key, COMMIT", 4.0, update_between),
-        ("delete 1 row by key", None, delete),
+        ("BEGIN, insert 1 row, COMMIT", 1.5, insert_between),
+        ("update 1 row by key", 3.0, update),
+        ("BEGIN, update 1 row by key, COMMIT", 2.5, update_between),
+        ("delete 1 row by key", 2.5, delete),
     ]
 
 

@@ -9,9 +9,9 @@ REFUSED: dict[str, str] = {
     "cannot be replicated: it has no columns": "DuckDB has no table without a column; see docs/postgresql.md",
     "because it is part of a publication": "PostgreSQL refuses SET UNLOGGED of a published table; see docs/postgresql.md",
     "needs its REPLICA IDENTITY FULL": "old images of rows come from the server's log; see docs/postgresql.md",
-    "differ in upper and lower case only": "DuckDB does not tell upper case from lower case; see CHANGELOG.md",
-    "cannot follow its new name": "a schema with tables keeps its name; see CHANGELOG.md",
-    "its rows could not be written once more": "a trigger or rule leaves rows unchanged; see CHANGELOG.md",
+    "differ in upper and lower case only": "DuckDB does not tell upper case from lower case; see docs/postgresql.md",
+    "cannot follow its new name": "a schema with tables keeps its name; see docs/postgresql.md",
+    "its rows could not be written once more": "a trigger or rule leaves rows unchanged; see docs/postgresql.md",
     "can be replicated from a transaction with READ COMMITTED": "rows that an older snapshot does not see would be missing",
 }
 # Patterns of lines that show what a master has: a publication, replica identities, the schema wlc.

@@ -3,7 +3,7 @@
 Nobody compares rows that a transaction only adds with anything before they are published. So DuckDB writes them as
 Parquet once, before the commit, and publishing takes the file out again. The pieces are rows of the master's own
 database, written in the user's own transaction: they are committed, copied, restored and deleted with everything else.
-Why: docs/decisions/0028-large-changes-are-journalled-as-their-data-file.md.
+Why: docs/decisions/0003-journal-in-image-tables.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""Records which functions and files each file of tests uses, as a plugin: `pytest -p tests.recording`.
+
+Coverage counts the lines, also in the processes that tests start; processes that are killed with signal 9 are not counted.
+`tests/changed.py` selects tests by the result, `.cache/uses.json`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import coverage
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+USES = ROOT / ".cache" / "uses.json"
+TOPS = ("wlc", "wlr", "cli", "tests")
+# The test file that runs now; processes that it starts read this variable.
+NOW = "DBFARM_TEST_FILE"
+_DATA = ROOT / ".cache" / "coverage"
+_SETTINGS = f"""
+[run]
+parallel = true
+data_file = {_DATA}/data
+source = {",".join(str(ROOT / top) for top in TOPS)}
+context = ${{{NOW}-}}
+patch = subprocess,fork
+disable_warnings = no-data-collected,module-not-imported,already-imported,couldnt-parse
+"""
+
+_coverage: coverage.Coverage | None = None
+_read: dict[str, set[str]] = defaultdict(set)
+
+
+def _begin() -> None:
+    """Count the lines of this process, which runs tests."""
+    global _coverage  # noqa: PLW0603 - one counter a process
+    os.environ.setdefault(NOW, "")
+    _coverage = coverage.Coverage(config_file=str(_DATA / "settings"))
+    _coverage.start()
+    sys.addaudithook(_note_read)
+
+
+def _note_read(event: str, arguments: tuple[object, ...]) -> None:
+    """Remember files of the project that a test opens and that are no Python."""
+    if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(str(ROOT)):
+        _read[os.environ[NOW]].add(arguments[0])
+
+
+# A worker counts from here on, before it imports what it tests; the process that shares out the tests runs none.
+if os.environ.get("PYTEST_XDIST_WORKER"):
+    _begin()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Forget the last recording."""
+    if not hasattr(config, "workerinput"):
+        if not config.getoption("numprocesses", None):
+            raise pytest.UsageError("tests.recording needs processes that share the tests: -n 2")
+        shutil.rmtree(_DATA, ignore_errors=True)
+        _DATA.mkdir(parents=True)
+        (_DATA / "settings").write_text(_SETTINGS, encoding="utf-8")
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Count for the file of the test that begins."""
+    name = nodeid.partition("::")[0]
+    if _coverage is not None and os.environ[NOW] != name:
+        os.environ[NOW] = name
+        _coverage.switch_context(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Save what a worker counted; the process that shares out the tests puts all together."""
+    if _coverage is not None:
+        _coverage.stop()
+        _coverage.save()
+        (_DATA / f"read-{os.getpid()}.json").write_text(json.dumps({k: sorted(v) for k, v in _read.items()}))
+    elif not hasattr(session.config, "workerinput"):
+        _put_together()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many lines were covered, and where the record is."""
+    if USES.exists():
+        covered, lines = json.loads(USES.read_text(encoding="utf-8"))["lines"]
+        terminalreporter.line(f"{covered} of {lines} lines covered; {USES.relative_to(ROOT)} says by which tests")
+
+
+def _put_together() -> None:
+    counted = coverage.Coverage(config_file=str(_DATA / "settings"))
+    counted.combine()
+    data = counted.get_data()
+    functions: dict[str, dict[str, list[str]]] = {}
+    covered = lines = 0
+    for path in sorted(p for top in TOPS for p in (ROOT / top).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        by_line = data.contexts_by_lineno(str(path))
+        functions[name] = _functions(path, by_line)
+        if not name.startswith("tests/"):
+            _, statements, _, missing, _ = counted.analysis2(str(path))
+            covered, lines = covered + len(statements) - len(missing), lines + len(statements)
+    USES.write_text(json.dumps({"lines": [covered, lines], "functions": functions, "read": _files_read()}, indent=0))
+
+
+def _functions(path: Path, by_line: dict[int, list[str]]) -> dict[str, list[str]]:
+    """Return which test files run the body of each function."""
+    used: dict[str, set[str]] = {}
+    for name, function in functions_of(ast.parse(path.read_text(encoding="utf-8"))):
+        first, last = function.body[0].lineno, function.end_lineno or function.lineno
+        used.setdefault(name, set()).update(*(by_line.get(line, ()) for line in range(first, last + 1)))
+    return {name: sorted(files - {""}) for name, files in used.items()}
+
+
+def functions_of(tree: ast.AST, above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield every function with its dotted name, those of classes and functions included."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield above + node.name, node
+        inner = (
+            f"{above}{node.name}." if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else above
+        )
+        yield from functions_of(node, inner)
+
+
+def _files_read() -> dict[str, list[str]]:
+    """Return which test files open each file of the project that is no Python."""
+    readers: dict[str, set[str]] = defaultdict(set)
+    for part in _DATA.glob("read-*.json"):
+        for test, paths in json.loads(part.read_text(encoding="utf-8")).items():
+            for path in paths:
+                name = Path(path).relative_to(ROOT).as_posix()
+                if test and not name.startswith(".") and not name.endswith((".py", ".pyc")):
+                    readers[name].add(test)
+    return {name: sorted(tests) for name, tests in sorted(readers.items())}

@@ -1,0 +1,160 @@
+"""Which tests are quick, which process runs them, and in what order.
+
+A test is quick unless it carries the marker `slow` or stands in a folder of `SERVERS`. `pytest -m "not slow"` runs the quick
+tests, `pytest -m slow` the others. Tests that are marked `deep` run only with DBFARM_DEEP=1.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests import pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xdist.remote import Producer
+
+# Folders whose tests need a server or Java. One process runs all tests of such a folder, which share one server.
+SERVERS = ("tests/postgres/", "tests/spark/", "tests/suites/")
+WHOLE = SERVERS[:2]
+QUICK = "not slow"
+QUICK_CPU_S_MAX = 2.0
+# The whole file is slow; such a file is not even imported for a quick run.
+SLOW_FILE = re.compile(r"^pytestmark = (\[.*)?pytest\.mark\.slow\b", re.MULTILINE)
+
+_too_long: dict[str, float] = {}
+_session_fixtures_cpu_s = 0.0
+_began_cpu_s = 0.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that a run of all tests has."""
+    parser.addoption(
+        "--limit-quick", action="store_true", help=f"fail if a quick test took over {QUICK_CPU_S_MAX:g} CPU seconds"
+    )
+
+
+def group_of(nodeid: str) -> str:
+    """Return what one process runs as a whole: a folder of `WHOLE`, or a file."""
+    return next((folder for folder in WHOLE if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Gives each process a group of tests at a time, so that the fixtures of a module are made once.
+
+    The marker `xdist_group` would do the same, but pytest-xdist 3.8 does not hand it to pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """Hand out groups in the order of collection."""
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files without a quick test for a quick run."""
+    if config.option.markexpr != QUICK:
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    if f"{path}/" in SERVERS:
+        return True
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return (is_test and SLOW_FILE.search(collection_path.read_text(encoding="utf-8")) is not None) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the folders that need servers, leave out what does not run now, and put the longest groups first."""
+    for item in items:
+        if item.nodeid.startswith(SERVERS):
+            item.add_marker("slow")
+    done = pieces.passed()
+    _leave_out(config, items, [i for i in items if (not pieces.is_deep_run() and _has(i, "deep")) or i.nodeid in done])
+    if hasattr(config, "workerinput"):
+        items[:] = _longest_groups_first(items)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _has(item: pytest.Item, marker: str) -> bool:
+    return item.get_closest_marker(marker) is not None
+
+
+def _longest_groups_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Sort groups of tests: the processes end at about the same time when short groups come last."""
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(group_of(item.nodeid), []).append(item)
+
+    def length(name: str) -> tuple[bool, int, int]:
+        return name in WHOLE, sum(_has(item, "slow") for item in groups[name]), len(groups[name])
+
+    return [item for name in sorted(groups, key=length, reverse=True) for item in groups[name]]
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and of the children that it has waited for."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    """Count what fixtures of the session take apart: the first test that asks for one did not choose to pay."""
+    global _session_fixtures_cpu_s  # noqa: PLW0603 - the hooks of one process share a clock
+    began = cpu_s()
+    result = yield
+    if fixturedef.scope in ("session", "package"):
+        _session_fixtures_cpu_s += cpu_s() - began
+    return result
+
+
+def pytest_runtest_logstart() -> None:
+    """Begin to count the CPU seconds of a test."""
+    global _began_cpu_s  # noqa: PLW0603 - as above
+    _began_cpu_s = cpu_s() - _session_fixtures_cpu_s
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+    """Send a test's CPU seconds with its last report to the process that shares out the tests."""
+    if call.when == "teardown":
+        item.user_properties.append(("cpu_s", cpu_s() - _session_fixtures_cpu_s - _began_cpu_s))
+    return (yield)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember quick tests that took too long."""
+    taken = dict(report.user_properties).get("cpu_s")
+    if isinstance(taken, float) and taken > QUICK_CPU_S_MAX and "slow" not in report.keywords:
+        _too_long[report.nodeid] = taken
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that limits quick tests, if one of them took too long."""
+    if session.config.option.limit_quick and _too_long:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name quick tests that took too long, the longest first."""
+    if config.option.limit_quick and _too_long:
+        terminalreporter.section(f"over {QUICK_CPU_S_MAX:g} CPU seconds without the marker `slow`", red=True)
+        for nodeid, taken in sorted(_too_long.items(), key=lambda item: -item[1]):
+            terminalreporter.line(f"{taken:6.1f} s  {nodeid}")
