@@ -1,6 +1,6 @@
 """Sites that begin anew, or with the rows of another site, and what is left of those that are gone.
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A replica of one site goes on from the log of another one, without a row copied, or is told why it cannot.
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations
