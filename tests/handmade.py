@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from tests.scratch import attached, scratch
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
@@ -182,8 +183,8 @@ def _write(target: Path, layout: Layout, images: list[str]) -> None:
         f", {store_sql(column, f'c{number}')} AS {quote(file_column(column.name))}"
         for number, column in enumerate(layout.stored)
     )
-    with duckdb.connect() as connection:
-        connection.execute(f"CREATE TABLE images (_tick BIGINT, _weight TINYINT{declared})")
+    with scratch() as connection:
+        connection.execute(f"CREATE TEMP TABLE images (_tick BIGINT, _weight TINYINT{declared})")
         if images:
             connection.execute("INSERT INTO images " + " UNION ALL ".join(images))
         connection.execute(
@@ -194,7 +195,7 @@ def _write(target: Path, layout: Layout, images: list[str]) -> None:
 def _count(selected: list[str]) -> int:
     if not any(" FROM " in image for image in selected):
         return len(selected)
-    with duckdb.connect() as connection:
+    with scratch() as connection:
         return sum(len(connection.execute(f"SELECT 1 FROM ({image})").fetchall()) for image in selected)
 
 
@@ -213,5 +214,5 @@ def secret_folder(folder: Path) -> Path:
 
 def rows_of(path: Path, query: str) -> list[tuple[object, ...]]:
     """Run a query on a replica, as its reader would."""
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return connection.execute(query).fetchall()

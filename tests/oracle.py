@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from tests.scratch import attached
 from wlc.dialect import types
 from wlc.dialect.duckdb.catalog import tables
 from wlc.dialect.sql import literal, quote
@@ -37,7 +38,7 @@ def contents(connection: Any, catalog: str) -> Contents:
 
 def file_contents(path: Path) -> Contents:
     """The contents of a database file that nobody has open."""
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return contents(connection, connection.execute("SELECT current_database()").fetchall()[0][0])
 
 

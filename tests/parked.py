@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 import wlc
+from tests.scratch import attached
 from tests.sites import Sites
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import duckdb
 
 TABLES = ("customers", "orders", "items", "notes", "tree")
 SCHEMA = """
@@ -50,7 +52,7 @@ def refuse_anything_left(sites: Sites) -> None:
     sites.refuse_differences(*TABLES)
     for site in sites.names:
         sites.replica_equals(site, *TABLES)
-        with duckdb.connect(sites.file(site), read_only=True) as connection:
+        with attached(sites.file(site)) as connection:
             assert not is_parked(connection, "wlc")
 
 

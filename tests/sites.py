@@ -15,6 +15,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.scratch import attached
 from wlc.capture.duckdb.sites.conflict_window import WINDOW, KeptWindow, WantedWindow
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
@@ -88,7 +89,7 @@ class Sites:
         raise AssertionError("they never fall silent")
 
     def rows(self, site: str, table: str) -> list[tuple[Any, ...]]:
-        with duckdb.connect(self.file(site), read_only=True) as connection:
+        with attached(self.file(site)) as connection:
             return connection.execute(f"FROM {table} ORDER BY ALL").fetchall()
 
     def refuse_differences(self, *tables: str) -> None:
@@ -111,7 +112,7 @@ class Sites:
         """A plain replica of a site's folder knows nothing of sites, and holds what the site holds."""
         into = self.folder / f"replica of {site}.duckdb"
         wlr.replicate(self.log(site).url, into=into, register=False)
-        with duckdb.connect(into, read_only=True) as connection:
+        with attached(into) as connection:
             for table in tables or ("a", "parents", "children", "bag"):
                 held = connection.execute(f"FROM {table} ORDER BY ALL").fetchall()
                 assert repr(held) == repr(self.rows(site, table))

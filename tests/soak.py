@@ -31,6 +31,7 @@ from tests.fault.processes import Program, program, started
 from tests.fault.test_killed_replica import REPLICATE
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
+from tests.scratch import attached
 from wlc.farm.errors import FarmError
 from wlr.engine.adapters import locate, target_at
 
@@ -159,7 +160,7 @@ class Soak:
 
     def expect_commits(self) -> None:
         """Whatever was said to be committed is there, once, and at most one more of each client."""
-        with duckdb.connect(str(self.source), read_only=True) as connection:
+        with attached(self.source) as connection:
             for client in range(workload.CLIENTS):
                 query = "SELECT number FROM ledger WHERE client = ? ORDER BY ALL"
                 numbers = [number for (number,) in connection.execute(query, [client]).fetchall()]

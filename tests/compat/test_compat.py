@@ -11,6 +11,7 @@ import pytest
 
 import wlr
 from tests.compat.write import FOLDER, sealed_options, write
+from tests.scratch import attached
 from wlc.farm.config import decode_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError
@@ -64,7 +65,7 @@ def database() -> FarmDatabase:
 
 
 def content(replica: Path) -> list[tuple[object, ...]]:
-    with duckdb.connect(str(replica), read_only=True) as connection:
+    with attached(replica) as connection:
         query = "SELECT * REPLACE (CAST(price AS VARCHAR) AS price) FROM t ORDER BY id"
         return connection.execute(query).fetchall()
 

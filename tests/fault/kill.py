@@ -31,6 +31,7 @@ from tests.fault.processes import Program
 from tests.fault.trial import check_log
 from tests.lake import folder_of, lake_contents, surplus
 from tests.oracle import file_contents, published
+from tests.scratch import attached
 from wlc.farm.database import open_database
 from wlr.engine.parquet.folder import POINTER
 
@@ -149,7 +150,7 @@ class Bank:
 
 def check_said(source: Path, said: dict[int, int]) -> int:
     """The database has every transaction that was said to be committed, once, and at most one more of each client."""
-    with duckdb.connect(str(source), read_only=True) as connection:
+    with attached(source) as connection:
         rows = connection.execute("SELECT client, number FROM ledger ORDER BY ALL").fetchall()
     for client, last in said.items():
         numbers = [number for owner, number in rows if owner == client]

@@ -15,6 +15,7 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import wants_all
+from tests.scratch import attached
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Change
@@ -87,7 +88,7 @@ def test_publishing_while_a_large_commit_runs_publishes_all_or_nothing_of_it(sou
     }
     replica = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=str(tmp_path / "farm"), into=replica)
-    with duckdb.connect(str(replica), read_only=True) as copy:
+    with attached(replica) as copy:
         assert copy.execute("SELECT count(*), sum(hash(entry)::HUGEINT) FROM entry").fetchall() == count
 
 
@@ -127,7 +128,7 @@ def test_many_rows_that_follow_none(tmp_path: Path, script: str):
 
 
 def digests(path: Path, tables: tuple[str, ...]) -> list[object]:
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return [
             connection.execute(f"SELECT count(*), sum(hash({table})::HUGEINT) FROM {table}").fetchall()
             for table in tables

@@ -12,6 +12,7 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import program, rounds, seed, started, wants_all
+from tests.scratch import attached
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ def digest(connection: Any) -> list[tuple[Any, ...]]:
 
 
 def held(target: Path) -> list[tuple[Any, ...]]:
-    with duckdb.connect(str(target), read_only=True) as connection:
+    with attached(target) as connection:
         return digest(connection)
 
 

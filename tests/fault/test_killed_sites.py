@@ -22,6 +22,7 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import DEADLINE_S, Program, seed
+from tests.scratch import attached
 from tests.sites import Sites
 from wlc.dialect.sql import literal
 from wlc.farm.circle import read_circle
@@ -146,7 +147,7 @@ def _run(folder: Path, *, kills: int, seconds: float) -> None:
         for tick in {ticks[0], ticks[len(ticks) // 2], ticks[-1]}:
             into = folder / f"{site} at {tick}.duckdb"
             wlr.replicate(sites.log(site).url, into=into, tick=tick, register=False)
-            with duckdb.connect(into, read_only=True) as connection:
+            with attached(into) as connection:
                 assert connection.execute("SELECT sum(amount) FROM accounts").fetchall() == [(TOTAL,)]
 
 

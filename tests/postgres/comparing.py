@@ -9,6 +9,7 @@ import duckdb
 import psycopg
 import pyarrow as pa
 
+from tests.scratch import attached
 from wlc.capture.postgres.types import duckdb_type
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import quote
@@ -66,7 +67,7 @@ def expected_in_duckdb(url: str) -> Rows:
 
 def held_in_duckdb(path: Path) -> Rows:
     """Every row of every table of a DuckDB replica, as text."""
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found: Rows = {}
         query = "SELECT schema_name, table_name FROM duckdb_tables() WHERE schema_name <> 'wlr' AND NOT internal"

@@ -7,15 +7,17 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import psycopg
 from psycopg.types.json import set_json_loads
 
+from tests.scratch import attached
 from wlc.dialect.duckdb.catalog import tables
 from wlc.dialect.sql import quote
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import duckdb
 
 Held = dict[str, Counter[str]]
 _TABLES = """
@@ -42,7 +44,7 @@ def held_by_postgres(url: str, main: str = "public") -> Held:
 
 def held_by_duckdb(path: Path) -> Held:
     """The same of a DuckDB file that nobody has open."""
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return held_in(connection, connection.execute("SELECT current_database()").fetchall()[0][0])
 
 

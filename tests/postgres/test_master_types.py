@@ -15,6 +15,7 @@ from tests.lake import to_duckdb
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import held_in_duckdb
 from tests.sampling import sampled
+from tests.scratch import attached
 from wlc.dialect.sql import literal, quote
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, ReplayError
@@ -175,7 +176,7 @@ def replicated(farm: str, into: Path) -> Path:
 
 def rows_of(path: Path, table: str) -> list[tuple[str | None, ...]]:
     """Every row, as text, in order of its number."""
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         return connection.execute(
             f"SELECT CAST(COLUMNS(*) AS VARCHAR) FROM public.{quote(table)} ORDER BY id"
@@ -227,7 +228,7 @@ def change(url: str) -> None:
 
 
 def check(url: str, path: Path) -> None:
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         found = dict(
             connection.execute(
                 "SELECT table_name, data_type FROM duckdb_columns() WHERE column_name = 'v' AND table_name LIKE 't\\_%' ESCAPE '\\'"
@@ -424,7 +425,7 @@ def test_large_values_that_an_update_leaves_alone_are_kept(database_url: str, fa
         "UPDATE t SET n = 0 WHERE id IN (1, 6)",
     )
     wlc.flush(database_url)
-    with duckdb.connect(str(replicated(farm, into)), read_only=True) as connection:
+    with attached(replicated(farm, into)) as connection:
         held = connection.execute("SELECT id, a, n, b FROM public.t ORDER BY id").fetchall()
         columns = [row[0] for row in connection.execute("DESCRIBE public.t").fetchall()]
     assert columns == ["id", "a", "n", "b"]

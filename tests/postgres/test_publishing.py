@@ -26,6 +26,7 @@ from tests.lake import any_file
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.sampling import sampled
+from tests.scratch import attached
 from wlc.capture.postgres import setup, source
 from wlc.capture.postgres.source import PostgresSource
 from wlc.farm.database import FarmDatabase, open_database
@@ -119,7 +120,7 @@ def check_equal(url: str, farm: str, into: Path) -> int:
 
 
 def sums_of(into: Path) -> tuple[int, ...]:
-    with duckdb.connect(str(any_file(into)), read_only=True) as connection:
+    with attached(any_file(into)) as connection:
         return connection.execute(SUMS).fetchall()[0]
 
 
@@ -645,7 +646,7 @@ def test_a_large_transaction_takes_no_more_memory_than_it_may(
     assert peak_mb - usual_mb < 400
     wlr.replicate("bank", farm=farm, into=tmp_path / "replica.duckdb", register=False)
     digest = "SELECT count(*), sum(id), min(text), max(text) FROM public.large"
-    with duckdb.connect(str(tmp_path / "replica.duckdb"), read_only=True) as connection:
+    with attached(tmp_path / "replica.duckdb") as connection:
         assert connection.execute(digest).fetchall() == execute(bank, digest)
 
 
@@ -660,5 +661,5 @@ def test_too_little_memory_is_said_and_nothing_is_lost(
     monkeypatch.delenv("WLC_MEMORY_LIMIT")
     assert wlc.flush(bank).rows == 50000
     wlr.replicate("bank", farm=farm, into=tmp_path / "replica.duckdb", register=False)
-    with duckdb.connect(str(tmp_path / "replica.duckdb"), read_only=True) as connection:
+    with attached(tmp_path / "replica.duckdb") as connection:
         assert connection.execute("SELECT count(DISTINCT id) FROM public.large").fetchall() == [(50000,)]

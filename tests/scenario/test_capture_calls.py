@@ -9,6 +9,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.scratch import attached
 from wlc.capture.duckdb.connection import Connection
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def master(tmp_path: Path) -> str:
 def replicated(master: str, tmp_path: Path) -> list[int]:
     """What a replica holds after everything is published."""
     wlr.replicate(str(tmp_path / "farm" / "s"), into=str(tmp_path / "copy.duckdb"))
-    with duckdb.connect(str(tmp_path / "copy.duckdb"), read_only=True) as connection:
+    with attached(tmp_path / "copy.duckdb") as connection:
         return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY a").fetchall()]
 
 

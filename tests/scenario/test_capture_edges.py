@@ -14,6 +14,7 @@ import wlc
 import wlr
 from tests.oracle import contents
 from tests.sampling import sampled
+from tests.scratch import attached
 from tests.sound import assert_same
 from wlc.capture.duckdb.shared import explained
 from wlc.dialect.duckdb.catalog import sequences
@@ -268,7 +269,7 @@ def compare(folder: Path, calls: list[Callable[[Any], Any]], seed: str = SEED) -
     wlc.flush(source)
     assert wlc.status(source).bypassed == {}
     wlr.replicate("sales", farm=str(folder / "farm"), into=folder / "replica.duckdb")
-    with duckdb.connect(str(folder / "replica.duckdb"), read_only=True) as replica:
+    with attached(folder / "replica.duckdb") as replica:
         assert (contents(replica, "replica"), sequences(replica, "replica")) == expected
 
 
@@ -481,7 +482,7 @@ def test_a_master_cut_off_from_files_is_published(tmp_path: Path) -> None:
         assert work.exists()
     assert not work.exists()
     wlr.replicate("sales", farm=str(tmp_path / "farm"), into=tmp_path / "replica.duckdb")
-    with duckdb.connect(str(tmp_path / "replica.duckdb"), read_only=True) as replica:
+    with attached(tmp_path / "replica.duckdb") as replica:
         assert replica.execute("SELECT i FROM t ORDER BY i").fetchall() == [(2,), (3,)]
 
 

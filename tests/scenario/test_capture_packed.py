@@ -13,6 +13,7 @@ import wlc
 from tests.fault.breaker import abandon_masters
 from tests.new_master import new_master
 from tests.oracle import contents, file_contents, published
+from tests.scratch import attached
 from wlc.capture.duckdb import packed, unpublished
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
@@ -112,7 +113,7 @@ def with_duckdb(source: Path, statement: str) -> list[Any]:
 
 def assert_published(source: Path) -> None:
     assert wlc.status(source).unpublished == 0
-    with duckdb.connect(str(source), read_only=True) as connection:
+    with attached(source) as connection:
         assert kept(connection) == {}
         assert published(str(source.parent / "farm" / "sales")) == contents(connection, "sales")
 
@@ -229,16 +230,16 @@ def test_a_missing_piece_is_noticed_and_nothing_is_published(waiting: Path) -> N
 
 def test_a_master_that_becomes_a_site_has_images_again(waiting: Path) -> None:
     fill(waiting, "UPDATE keyed SET l = NULL WHERE id = 3")
-    with duckdb.connect(str(waiting), read_only=True) as connection:
+    with attached(waiting) as connection:
         assert shown(kept(connection)) == ["packed", "images"]
     wlc.master(waiting, farm=str(waiting.parent / "farm"), site="oslo")
-    with duckdb.connect(str(waiting), read_only=True) as connection:
+    with attached(waiting) as connection:
         assert shown(kept(connection)) == ["images", "images"]
         # Data files are sorted by tick, and written in the order of the image table.
         ticks = [tick for (tick,) in connection.execute("SELECT _tick FROM wlc.j1").fetchall()]
         assert ticks == sorted(ticks)
     fill(waiting, "INSERT INTO keyed " + MANY.format(30, 60))
-    with duckdb.connect(str(waiting), read_only=True) as connection:
+    with attached(waiting) as connection:
         assert shown(kept(connection)) == ["images"] * 3
     assert wlc.flush(waiting).rows == 62
     assert_published(waiting)

@@ -21,6 +21,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from tests.new_master import new_master
+from tests.scratch import attached
 from tests.screen import told
 
 APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
@@ -72,7 +73,7 @@ def sales(shell, tmp_path) -> Path:
 
 
 def rows(path: Path, sql: str = "FROM orders ORDER BY ALL") -> list[tuple]:
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return connection.execute(sql).fetchall()
 
 

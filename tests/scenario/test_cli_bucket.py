@@ -11,6 +11,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.scratch import attached
+
 COMMANDS = Path(sys.executable).parent
 
 
@@ -54,7 +56,7 @@ def test_master_to_replica_through_a_bucket(bucket, tmp_path) -> None:
     assert bucket("wlc", "flush", "sales.duckdb").returncode == 0
     assert answer(bucket("wlc", "status", "s3://bucket/farm/sales", "--json"))["tick"] == 1
     assert answer(bucket("wlr", "replicate", "sales", "--into", "copy.duckdb", "--json"))["tick"] == 1
-    with duckdb.connect(str(tmp_path / "copy.duckdb"), read_only=True) as connection:
+    with attached(tmp_path / "copy.duckdb") as connection:
         assert connection.execute("FROM t ORDER BY i").fetchall() == [(8,), (9,)]
     assert answer(bucket("wlr", "feed", "sales", "--to", "t.jsonl", "--json"))["records"] == 8
     assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 8
@@ -69,5 +71,5 @@ def test_master_to_replica_through_a_bucket(bucket, tmp_path) -> None:
     assert sorted(row["i"] for row in json.loads(done.stdout)) == [8, 9]
     assert "error: the statements are committed" in done.stderr
     assert done.stderr.endswith("hint: wlc flush sales.duckdb\n")
-    with duckdb.connect(str(tmp_path / "sales.duckdb"), read_only=True) as connection:
+    with attached(tmp_path / "sales.duckdb") as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)

@@ -102,6 +102,12 @@ def a_file_in_oslo(shell: Shell) -> None:
             connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, amount INTEGER)")
 
 
+def sites(shell: Shell) -> None:
+    """Oslo, Rome and Paris, as the guide makes them."""
+    a_file_in_oslo(shell)
+    shell.run(blocks(ROOT / "docs/sites.md")[0])
+
+
 def anew(shell: Shell) -> None:
     for path in (*Path().glob("*.duckdb"), *Path().glob("*.key")):
         path.unlink()
@@ -113,9 +119,14 @@ def anew_in_oslo(shell: Shell) -> None:
     a_file_in_oslo(shell)
 
 
-def anew_without_keys(shell: Shell) -> None:
-    anew_in_oslo(shell)
-    wlc.master("oslo.duckdb", name="sales", farm="stores/bucket/farm", site="oslo")
+def other_sites(shell: Shell) -> None:
+    anew(shell)
+    sites(shell)
+
+
+def replica_of_rome(shell: Shell) -> None:
+    other_sites(shell)
+    wlr.replicate("stores/bucket/farm/sales/sites/rome", into="copy.duckdb")
 
 
 def anew_from_a_file(shell: Shell) -> None:
@@ -136,7 +147,8 @@ BETWEEN = {
     ("docs/howto/mend.md", "wlr accept copy.duckdb"): stopped_again,
     ("docs/security.md", "wlc key signing master.key"): anew_from_a_file,
     ("docs/sites.md", "wlc key encryption farm.key"): anew_in_oslo,
-    ("docs/sites.md", "wlc rule sales main.limits epoch_trans --reads exclusive"): anew_without_keys,
+    ("docs/sites-operation.md", "wlc role sales rome primary --lost oslo"): other_sites,
+    ("docs/sites-operation.md", "wlr switch copy.duckdb s3://bucket/farm/sales --dry-run"): replica_of_rome,
 }
 
 
@@ -176,6 +188,8 @@ STORIES: dict[str, tuple[Callable[[Shell], None], dict[str, str]]] = {
     "docs/reading.md": (orders, TICKS | {"s3://bucket/farm": "farm", "/srv/farm": "farm", "yesterday 17:00": "now"}),
     "docs/security.md": (a_file, LOCAL),
     "docs/sites.md": (a_file_in_oslo, LOCAL),
+    "docs/sites-operation.md": (sites, LOCAL),
+    "docs/sites-rules.md": (sites, LOCAL),
     "docs/testing.md": (nothing, {}),
     "docs/tiers.md": (headquarters, LOCAL),
     "docs/tutorial.md": (nothing, {}),

@@ -17,6 +17,7 @@ import wlc
 import wlr
 from tests.oracle import contents, file_contents, published
 from tests.sampling import sampled
+from tests.scratch import attached
 from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError, ReplayError
 
@@ -44,7 +45,7 @@ def write(source: Path, *statements: str) -> None:
 
 
 def value(path: Path, query: str) -> object:
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return connection.execute(query).fetchall()[0][0]
 
 
@@ -79,7 +80,7 @@ def test_keys_may_spell_their_tables_and_columns_in_another_case(tmp_path: Path)
     wlc.flush(source)
     assert wlr.replicate(into=replica).tick == wlc.tick(source)
     assert file_contents(replica) == file_contents(source)
-    with duckdb.connect(str(replica), read_only=True) as connection:
+    with attached(replica) as connection:
         assert connection.execute("FROM parent ORDER BY id").fetchall() == [(1, "changed"), (2, "changed")]
         assert connection.execute("FROM child ORDER BY id").fetchall() == [(1, 1, None), (2, 2, 1)]
 
@@ -101,7 +102,7 @@ def ten(tmp_path: Path) -> Path:
 
 
 def ticks_of(path: Path) -> list[int]:
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         return [row[0] for row in connection.execute("SELECT tick FROM t ORDER BY tick").fetchall()]
 
 

@@ -11,6 +11,7 @@ import wlr
 from cli.command import run_app
 from cli.wlr import app
 from tests.handmade import HandmadeFarm, Rows
+from tests.scratch import attached
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError
@@ -32,7 +33,7 @@ def test_views_are_those_of_a_tick(tmp_path: Path, capsys: pytest.CaptureFixture
     assert '"tick": 2' in capsys.readouterr().out
 
     def shown(table: str) -> tuple[list[str], list[str], list[str]]:
-        with duckdb.connect(str(into), read_only=True) as connection:
+        with attached(into) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             found = connection.sql(f"FROM {table}")
             return found.columns, list(map(str, found.types)), list(map(repr, found.fetchall()))

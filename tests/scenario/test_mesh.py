@@ -1,4 +1,4 @@
-"""Sites that all read each other: the newest change of each row counts, whatever way it comes; see docs/sites.md."""
+"""Sites that all read each other: the newest change of each row counts, whatever way it comes; see docs/sites-rules.md."""
 
 from __future__ import annotations
 

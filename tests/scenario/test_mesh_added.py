@@ -1,4 +1,4 @@
-"""Columns of a mesh whose changes are added: what each site adds counts everywhere, once; see docs/sites.md."""
+"""Columns of a mesh whose changes are added: what each site adds counts everywhere, once; see docs/sites-rules.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a mesh that compare a column, as MySQL NDB Cluster has them; see docs/sites.md.
+"""Rules of a mesh that compare a column, as MySQL NDB Cluster has them; see docs/sites-rules.md.
 
 The scenarios and what is counted are those of its tests `ndb_rpl_conflict_1.inc`, `_2.inc`, `max_ins_1` and `basic`.
 """
@@ -182,7 +182,7 @@ def test_what_is_rejected_is_handed_on_to_nobody(tmp_path: Path) -> None:
 
 
 def test_numbers_of_one_site_each_make_all_sites_equal(tmp_path: Path) -> None:
-    """As docs/sites.md says of max_ins: numbers rise, no two sites write the same one, and nobody deletes."""
+    """As docs/sites-rules.md says of max_ins: numbers rise, no two sites write the same one, and nobody deletes."""
     sites = new_mesh(tmp_path, "max_ins", rows="VALUES (1, 0, 'first')")
     sites.join("paris")
     sites.exchange()

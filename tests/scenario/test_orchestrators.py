@@ -9,10 +9,10 @@ import sys
 import venv
 from pathlib import Path
 
-import duckdb
 import pytest
 
 import wlc
+from tests.scratch import attached
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -39,7 +39,7 @@ def make_master(folder: Path) -> None:
 
 
 def check_sales(folder: Path) -> None:
-    with duckdb.connect(str(folder / "copy.duckdb"), read_only=True) as copy:
+    with attached(folder / "copy.duckdb") as copy:
         assert copy.execute("SELECT count(*), sum(amount)::INTEGER FROM sales").fetchall() == [(100, 7425)]
 
 

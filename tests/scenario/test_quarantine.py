@@ -15,6 +15,7 @@ from cli.wlr import app
 from tests.handmade import HandmadeFarm, Rows
 from tests.sampling import sampled
 from tests.scenario.test_types_end_to_end import WIDE, change, differences, fill
+from tests.scratch import attached
 from wlr.engine.duckdb import state as states
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def failed(tmp_path: Path) -> str:
 
 
 def quarantine(into: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect(into, read_only=True) as connection:
+    with attached(into) as connection:
         tables = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'quarantine'")
         if tables.fetchall() == [(0,)]:
             return []

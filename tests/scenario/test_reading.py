@@ -17,6 +17,7 @@ from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.new_master import new_master
 from tests.oracle import contents
 from tests.scenario.test_types_end_to_end import WIDE, change, fill
+from tests.scratch import attached
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.database import open_database
@@ -164,7 +165,7 @@ def test_every_type_arrives_as_declared_from_everywhere(tmp_path: Path) -> None:
     url = str(tmp_path / "farm" / "typed")
     for name in ("copy.duckdb", "lake"):
         wlr.replicate(url, into=tmp_path / name, register=False)
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         held = contents(connection, "typed")
         for number in range(len(WIDE)):
             declared = connection.table(f"t{number}").types

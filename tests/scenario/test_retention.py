@@ -16,6 +16,7 @@ from cli.command import run_app
 from cli.wlc import app as wlc_app
 from cli.wlr import app as wlr_app
 from tests.oracle import file_contents
+from tests.scratch import attached
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.lease import taking_snapshot
@@ -86,7 +87,7 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     assert wlc.status("sales", **at).can_go_back_to_tick == 6
 
     def rows(name: str) -> list[tuple[Any, ...]]:
-        with duckdb.connect(str(tmp_path / name), read_only=True) as connection:
+        with attached(tmp_path / name) as connection:
             return connection.execute("FROM t ORDER BY i").fetchall()
 
     assert wlr.replicate("sales", into=tmp_path / "tag.duckdb", until="before-import", **at).tick == 3

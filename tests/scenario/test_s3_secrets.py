@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 import wlc
 import wlr
 from tests.oracle import file_contents
 from tests.scenario.test_s3_access import CLOSED, run, source, users  # noqa: F401
+from tests.scratch import attached
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def as_options(user: User, **others: str) -> list[str]:
 def texts_in(path: Path) -> str:
     """The bytes of a database file, and what its tables say, which the file may hold compressed."""
     found = [path.read_bytes().decode("latin-1")]
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         tables = connection.execute("SELECT database_name, schema_name, table_name FROM duckdb_tables()").fetchall()
         for names in tables:
             found += map(str, connection.execute("FROM " + ".".join(f'"{name}"' for name in names)).fetchall())

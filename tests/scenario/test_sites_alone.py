@@ -1,6 +1,6 @@
 """A site that is alone writes the log of any master, record by record, but for tables that are emptied.
 
-Docs: docs/sites.md.
+Docs: docs/sites-rules.md.
 """
 
 from __future__ import annotations

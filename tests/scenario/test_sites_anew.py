@@ -1,6 +1,6 @@
 """Sites that begin anew, or with the rows of another site, and what is left of those that are gone.
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
+from tests.scratch import attached
 from tests.sites import Sites, prune_unread, write_offline
 from wlc.farm.circle import read_circle
 from wlc.farm.config import STARTED
@@ -104,7 +104,7 @@ def test_a_site_that_was_silent_for_too_long_begins_anew(three: Sites, capsys: p
     agreed = shlex.split(shown.split("or agree: ")[1].split(" --yes")[0] + " --yes")[1:]
     assert run_app(app, "wlc", agreed) == 0
     assert "rome.duckdb.1 now" in capsys.readouterr().err
-    with duckdb.connect(three.folder / "rome.duckdb.1", read_only=True) as former:
+    with attached(three.folder / "rome.duckdb.1") as former:
         assert former.execute("SELECT v FROM t WHERE k = 103").fetchall() == [("in the file only",)]
     assert three.log("rome").read_batch(three.log("rome").batch_numbers()[-1])
     # What it owned is its own still.

@@ -10,12 +10,12 @@ import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import wlc
 import wlr
+from tests.scratch import attached
 from tests.sites import Backup, Sites, write_offline
 from wlc.farm.database import open_database
 from wlc.farm.model import Position
@@ -66,7 +66,7 @@ def held(sites: Sites, tick: int) -> Counter[tuple[Any, ...]]:
 
 
 def rows(file: Path) -> list[tuple[Any, ...]]:
-    with duckdb.connect(file, read_only=True) as connection:
+    with attached(file) as connection:
         return connection.execute("FROM t ORDER BY k").fetchall()
 
 

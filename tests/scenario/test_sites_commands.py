@@ -1,6 +1,6 @@
 """Commands on sites as people type them: following others, letting a site leave, and what was rejected since when.
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import duckdb
 import pytest
 
 import wlc
+from tests.scratch import attached
 from wlc.farm.errors import ReplayError, UnsupportedError
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -279,7 +279,7 @@ def test_a_rejected_parent_and_its_child_go_at_their_author(tmp_path: Path) -> N
     sites.exchange()
     assert sites.rows("rome", "parents") == sites.rows("oslo", "parents") == [(1,)]
     sites.refuse_differences("a", "parents", "children", "grandchildren")
-    with duckdb.connect(sites.file("oslo"), read_only=True) as connection:
+    with attached(sites.file("oslo")) as connection:
         counts = connection.execute("SELECT name, value FROM wlc.counters WHERE site = 'rome'").fetchall()
     assert dict(counts)["refreshed"] == 5
     sites.replica_equals("rome", "a", "parents", "children", "grandchildren")

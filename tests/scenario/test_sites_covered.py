@@ -1,6 +1,6 @@
 """A site that lacks what was pruned is told who still has it: another site, or the snapshot to begin anew with.
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import duckdb
 import pytest
 
 import wlc
@@ -19,6 +18,7 @@ import wlr
 from cli.command import run_app
 from cli.wlc import app
 from tests.epoch_cases import CASES, Case, Outcome, counters_of, expected_of, meet, prepared, run_cases
+from tests.scratch import attached
 from tests.sites import Sites, counted
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import RowsRead
@@ -131,7 +131,7 @@ def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixt
     assert wlc.exceptions(file, since="2126-01-01") == []
     assert run_app(app, "wlc", ["conflicts", file]) == 0
     assert "conflict_steps" in capsys.readouterr().out
-    with duckdb.connect(file, read_only=True) as connection:
+    with attached(file) as connection:
         found = connection.execute('SELECT k, "v$OLD", "v$NEW", op_type, cft_cause FROM wlc."e3_t$EX"').fetchall()
     assert found == [(2, None, "Cloisters", "WRITE_ROW", "ROW_ALREADY_EXISTS")]
     # Of a secondary nothing is rejected, and what it rejects is not replicated; rows that it had are replaced.

@@ -32,6 +32,7 @@ from tests.fault.breaker import abandon_masters, kill_master
 from tests.fault.prepared_sites import PreparedSites, Start, empty_farm, one_home
 from tests.pieces import each, seed_of_run
 from tests.sampling import machine_settings
+from tests.scratch import attached
 from tests.sites import offline, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
@@ -785,7 +786,7 @@ class Exchange(RuleBasedStateMachine):
         ticks = [each for each in self.past[number] if each[0] > first]
         for tick, expected in [*ticks[len(ticks) // 2 :][:1], (None, self.model.sites[number].rows)]:
             wlr.replicate(log.url, into=into, register=False, tick=tick)
-            with duckdb.connect(into, read_only=True) as connection:
+            with attached(into) as connection:
                 for table in self.model.rules:
                     rows = dict(connection.execute(f"SELECT CAST(k AS VARCHAR), v FROM {table}").fetchall())
                     wanted = {value(key).strip("'"): v for key, v in expected.items() if key[0] == table}

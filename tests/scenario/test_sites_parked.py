@@ -12,6 +12,7 @@ import pytest
 import wlc
 import wlr
 from tests.parked import SCHEMA, TABLES, change_and_refer, is_parked, refuse_anything_left
+from tests.scratch import attached
 from tests.sites import Backup, Sites, take_from, write_offline
 from wlc.capture.duckdb.sites import lines
 from wlc.dialect.duckdb.parked_rows import ParkedRows
@@ -78,7 +79,7 @@ def test_a_plain_replica_follows_a_site_that_had_rows_parked(shop: Sites) -> Non
     wlr.replicate(log, into=into, register=False)
     shop.take("rome")
     wlr.replicate(log, into=into, register=False)
-    with duckdb.connect(into, read_only=True) as connection:
+    with attached(into) as connection:
         assert connection.execute("FROM orders WHERE id > 8 ORDER BY id").fetchall() == [(9, 3, "B"), (10, 3, "C")]
         assert connection.execute("FROM customers WHERE id = 3").fetchall() == [(3, "new", [], "w")]
         assert not is_parked(connection, "wlr")
@@ -403,6 +404,6 @@ def test_a_replica_takes_rows_of_its_tables_that_are_only_added_beside_those_tha
     wlr.replicate(log, into=into, register=False)
     shop.take("rome")
     wlr.replicate(log, into=into, register=False)
-    with duckdb.connect(into, read_only=True) as connection:
+    with attached(into) as connection:
         assert connection.execute("SELECT number FROM orders ORDER BY id").fetchall() == [("A",), ("C",)]
     assert all(check.outcome == "same" for check in wlr.verify(into).tables)

@@ -11,6 +11,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.scratch import attached
 from tests.sites import Backup, Sites, write_offline
 from wlc.farm.errors import InseparableError, InvalidError, ReplayError
 from wlr import drills
@@ -59,7 +60,7 @@ def test_a_replica_that_could_not_stop_between_two_transactions_goes_on(swapped:
     assert wlr.status(into).failure is not None
     wlr.replicate(log, into=into, register=False)
     assert wlr.status(into).failure is None
-    with duckdb.connect(into, read_only=True) as connection:
+    with attached(into) as connection:
         assert connection.execute("FROM b ORDER BY id").fetchall() == swapped.rows("oslo", "b")
     assert all(check.outcome == "same" for check in wlr.verify(into).tables)
 
@@ -92,7 +93,7 @@ def test_a_step_that_fails_elsewhere_applies_together_what_fits_only_together(sw
     wlr.lock(into)
     with pytest.raises(ReplayError, match="1 of 1 rows to remove are not in the replica"):
         wlr.replicate(log, into=into, register=False)
-    with duckdb.connect(into, read_only=True) as connection:
+    with attached(into) as connection:
         assert connection.execute("FROM b ORDER BY id").fetchall() == [(1, "h", "x"), (2, "c", "y")]
 
 

@@ -19,6 +19,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
+from tests.scratch import attached
 from tests.sites import Backup, Sites, offline, write_offline
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import own_past
@@ -107,7 +108,7 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
     backup.restore()
     # The vector comes with the backup: the file contains what it did then, and not what was taken since.
     oslo = wlc.status(two.file("oslo")).history
-    with duckdb.connect(two.file("rome"), read_only=True) as plain:
+    with attached(two.file("rome")) as plain:
         stored = decode(journal.read_state(plain, "rome"), "rome.duckdb")
     assert stored is not None
     assert stored.site is not None

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import duckdb
 import pytest
 
 import wlc
 from cli.command import run_app
 from cli.wlc import app
+from tests.scratch import attached
 from tests.sites import Sites, counted, counters, take_from
 from wlc.farm.circle import read_circle
 from wlc.multi_master import missing_steps
@@ -327,7 +327,7 @@ def test_c2_rules_are_one_object_and_exceptions_have_one_layout(three: Sites) ->
     three.exchange()
     rules = {(str(rule.table), rule.rule) for rule in read_circle(three.log("oslo")).rules}
     assert rules == {(f"main.{table}", rule) for table, rule in RULES.items()}
-    with duckdb.connect(three.file("oslo"), read_only=True) as connection:
+    with attached(three.file("oslo")) as connection:
         found = connection.execute('DESCRIBE wlc."c2$EX"').fetchall()
         keys = connection.execute(
             "SELECT count(*), count(DISTINCT (site, source, source_tick, count)) FROM wlc.exceptions"

@@ -1,4 +1,4 @@
-"""Each command of docs/sites.md that sets a rule works as it is written there, in a star or in a mesh."""
+"""Each command of docs/sites*.md that sets a rule works as it is written there, in a star or in a mesh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
 
-TEXT = (Path(__file__).parents[2] / "docs" / "sites.md").read_text()
+PAGES = sorted((Path(__file__).parents[2] / "docs").glob("sites*.md"))
+TEXT = "\n".join(page.read_text() for page in PAGES)
 # With the name of a table, not of a column or rule in general; the chapters on roles name the farm otherwise.
 COMMANDS = sorted({match.rstrip(" ") for match in re.findall(r"wlc rule sales [^`#\n]+", TEXT) if "TABLE" not in match})
 STAR = ("epoch", "epoch_trans")

@@ -1,6 +1,6 @@
 """The primary changes: planned, after it was lost, halfway, and again and again (ndb_rpl X3).
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations

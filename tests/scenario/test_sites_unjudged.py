@@ -1,6 +1,6 @@
 """Tables that nobody judges, in transactions that the primary rejects for what else they did.
 
-Docs: docs/sites.md.
+Docs: docs/sites-rules.md.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm, Rows
+from tests.scratch import attached
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.paths import log_path
 from wlc.farm.registry import replicas
@@ -56,7 +57,7 @@ HELD = "SELECT n, (SELECT count(*) FROM t WHERE t.n = now.n), (SELECT count(*) F
 
 
 def held(into: Path) -> tuple[Any, ...]:
-    with duckdb.connect(str(into), read_only=True) as connection:
+    with attached(into) as connection:
         return connection.execute(HELD).fetchall()[0]
 
 

@@ -1,6 +1,6 @@
 """A replica of one site goes on from the log of another one, without a row copied, or is told why it cannot.
 
-Docs: docs/sites.md.
+Docs: docs/sites-operation.md.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pytest
 
 import wlc
 import wlr
+from tests.scratch import attached
 from tests.sites import Sites
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import target_at
@@ -149,7 +149,7 @@ def test_a_restored_site_is_refused_with_the_last_common_tick(tmp_path: Path, st
 
 
 def rows_in(into: Path) -> list[tuple[object, ...]]:
-    with duckdb.connect(into, read_only=True) as connection:
+    with attached(into) as connection:
         return connection.execute("FROM a ORDER BY ALL").fetchall()
 
 

@@ -24,6 +24,7 @@ from tests.fault.processes import DEADLINE_S, Program, run_command
 from tests.feed_oracle import flat, projection
 from tests.oracle import file_contents
 from tests.scenario.test_feed import as_records, lines
+from tests.scratch import attached
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Change
@@ -137,7 +138,7 @@ class Land:
         return {entry.path: store.read(entry.path) for entry in store.list() if entry.path.startswith(kept)}
 
     def rows(self, name: str, query: str) -> list[Any]:
-        with duckdb.connect(str(self.into(name)), read_only=True) as connection:
+        with attached(self.into(name)) as connection:
             return connection.execute(query).fetchall()
 
 

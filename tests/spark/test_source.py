@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 from pyspark.sql.datasource import (
     EqualTo,
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import (
 import wlc
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.new_master import new_master
+from tests.scratch import attached
 from tests.spark.reading import expected, read, tasks_rows, texts
 from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
@@ -268,7 +268,7 @@ def test_large_snapshots_are_read_by_several_tasks(spark: SparkSession, tmp_path
     # Three slices of the snapshot, and the net change.
     assert frame.rdd.getNumPartitions() == 4
     sums = frame.selectExpr("count(*)", "sum(i)", "sum(j)").collect()[0]
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         assert tuple(sums) == connection.execute("SELECT count(*), sum(i), sum(j) FROM t").fetchone()
 
 
@@ -296,7 +296,7 @@ def rows_read(url: str, table: str, filters: list[Filter], **options: str) -> tu
 def test_filters_leave_rows_out(shop: str, filters: list[Filter], condition: str) -> None:
     count, left = rows_read(shop, "orders", filters)
     assert left == filters
-    with duckdb.connect(shop.replace("/farm/shop", "/shop.duckdb"), read_only=True) as connection:
+    with attached(shop.replace("/farm/shop", "/shop.duckdb")) as connection:
         assert (count,) == connection.execute(f"SELECT count(*) FROM orders WHERE {condition}").fetchone()
 
 

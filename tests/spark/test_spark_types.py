@@ -10,6 +10,7 @@ import pytest
 import wlc
 from tests.handmade import HandmadeFarm, Rows
 from tests.scenario.test_types_end_to_end import SAMPLES, TYPES
+from tests.scratch import attached
 from tests.spark.reading import read
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.model import Column, Layout
@@ -117,7 +118,7 @@ def test_every_value_comes_through(spark: SparkSession, tmp_path: Path) -> None:
             master.execute(f"DELETE FROM t{first} WHERE r = 2")
             master.execute(f"INSERT INTO t{first} SELECT * REPLACE (99 AS r) FROM t{first} WHERE r = 1")
     wlc.flush(path)
-    with duckdb.connect(str(path), read_only=True) as connection:
+    with attached(path) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for first in range(0, len(typed), WIDTH):
             connection.register("got", read(spark, f"{tmp_path}/farm/types", f"t{first}").toArrow())

@@ -10,6 +10,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.scratch import attached
 from wlc.farm.model import Column, Layout
 from wlr.fold.parquet_file import write_file
 
@@ -83,7 +84,7 @@ def test_columns_of_a_lake_are_as_nullable_as_the_tables(tmp_path: Path) -> None
         with wlc.connect(path) as connection:
             connection.execute(statement)
         wlr.replicate(into=lake)
-        with duckdb.connect(str(path), read_only=True) as connection:
+        with attached(path) as connection:
             not_null = "SELECT column_name FROM duckdb_columns() WHERE NOT is_nullable AND table_name = ?"
             for table in ("t", "bag"):
                 expected = {name for (name,) in connection.execute(not_null, [table]).fetchall()}

@@ -15,6 +15,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import any_file, lake_contents
 from tests.oracle import file_contents
+from tests.scratch import attached
 from wlc.farm.errors import ReplayError
 from wlr.spark.replay import jobs
 from wlr.spark.replay.rows import load_error
@@ -134,7 +135,7 @@ def test_settings_travel_with_statements(tmp_path: Path, texts: list[str], into:
     assert any("merge" in text or "fold" in text for text in texts)
     assert any("alter main.t" in text for text in texts) == (into == "lake")
     assert (lake_contents(replica) if into == "lake" else file_contents(replica)) == file_contents(master)
-    with duckdb.connect(str(any_file(replica)), read_only=True) as connection:
+    with attached(any_file(replica)) as connection:
         assert connection.sql("FROM halves ORDER BY ALL").fetchall() == halves
 
 
@@ -155,7 +156,7 @@ def test_tables_that_a_filter_names(tmp_path: Path, texts: list[str], into: str)
     assert wlr.replicate(into=replica, engine="spark").tick == farm.tick
     assert texts
     assert not any("main.other" in text or "main.old" in text for text in texts)
-    with duckdb.connect(str(any_file(replica)), read_only=True) as connection:
+    with attached(any_file(replica)) as connection:
         tables = connection.sql("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'").fetchall()
         assert sorted(tables) == [("daily",), ("kept",)]
         assert connection.sql("FROM daily ORDER BY ALL").fetchall() == [(8, 4.0), (9, 5.0)]

@@ -1,0 +1,42 @@
+"""One DuckDB instance for what tests look up and write by the way: to start another one takes longer than most of that."""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.dialect.sql import literal, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@functools.cache
+def _instance() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
+@contextmanager
+def scratch() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection of its own; its temporary tables and settings end with it."""
+    with _instance().cursor() as connection:
+        yield connection
+
+
+@contextmanager
+def attached(path: Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that stands in a database file, which it only reads; the database is called as DuckDB calls it."""
+    with scratch() as connection:
+        connection.execute(f"ATTACH {literal(str(path))} (READ_ONLY)")
+        query = "SELECT database_name FROM duckdb_databases() WHERE path = ?"
+        name = quote(connection.execute(query, [os.path.realpath(path)]).fetchall()[0][0])
+        connection.execute(f"USE {name}")
+        try:
+            yield connection
+        finally:
+            connection.execute(f"USE memory; DETACH {name}")
