@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tests.recording import ROOT, USES, functions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # A change there can change any test.
 EVERYTHING = ("pyproject.toml", "setup.py", "constraints", "tests/conftest.py", "tests/run.sh", "tests/selection.py")
@@ -35,38 +35,47 @@ class Uses:
         return {test for names in self.functions.values() for tests in names.values() for test in tests}
 
 
-def selected(changed: Iterable[str], old: str, uses: Uses, known: set[str]) -> set[str] | None:
-    """Return the test files that can see the changes, or None if all can.
+@dataclass(frozen=True)
+class Difference:
+    """A file with its text before and now; empty where the file is not there."""
+
+    path: str
+    before: str
+    now: str
+
+
+def selected(differences: Iterable[Difference], uses: Uses, known: Mapping[str, str]) -> set[str] | None:
+    """Return the test files that can see the differences, or None if all can.
 
     Args:
-        changed: Paths that differ from `old`, relative to the project.
-        old: A commit.
+        differences: Files that differ, with paths relative to the project.
         uses: The last recording.
-        known: All files of tests there are now.
+        known: All files of tests there are now, with their texts.
     """
-    found = known - uses.tests() - {test for test in known if test.startswith("tests/unit/")}
-    for path in changed:
+    found = known.keys() - uses.tests() - {test for test in known if test.startswith("tests/unit/")}
+    for each in differences:
+        path = each.path
         if path.startswith(EVERYTHING):
             return None
         if path.endswith(".py"):
-            found |= {path} | _users(path, old, uses) | {test for test in known if _imports(test, path)}
+            importers = {test for test, text in known.items() if _may_import(test, path) and _imports(text, path)}
+            found |= {path} | _users(each, uses) | importers
         elif path in uses.read:
             found |= set(uses.read[path])
         elif path.endswith(".md"):
             found |= {test for page, tests in uses.read.items() if page.endswith(".md") for test in tests}
         elif not path.startswith((".", "LICENSE")):
             return None
-    return found & known
+    return found & known.keys()
 
 
-def _users(path: str, old: str, uses: Uses) -> set[str]:
+def _users(difference: Difference, uses: Uses) -> set[str]:
     """Return the test files that ran what differs in a file of Python."""
-    before, after = _parts(_text_at(old, path)), _parts(_text_now(path))
-    differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    ran = uses.functions.get(path, {})
-    if "" in differing:
-        return {test for tests in ran.values() for test in tests}
-    return {test for name in differing for test in ran.get(name, ())}
+    before, now = _parts(difference.before), _parts(difference.now)
+    differing = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    ran = uses.functions.get(difference.path, {})
+    names = ran if "" in differing else differing
+    return {test for name in names for test in ran.get(name, ())}
 
 
 def _parts(text: str) -> dict[str, str]:
@@ -83,29 +92,33 @@ def _parts(text: str) -> dict[str, str]:
     return parts
 
 
-def _imports(test: str, path: str) -> bool:
-    """Say whether a file of unit tests, or one that imports a helper of tests, names the module of a path."""
+def _may_import(test: str, path: str) -> bool:
+    return test.startswith("tests/unit/") or path.startswith("tests/")
+
+
+def _imports(text: str, path: str) -> bool:
+    """Say whether a program names the module of a path in an import."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    if not test.startswith("tests/unit/") and not path.startswith("tests/"):
-        return False
     package, _, name = module.rpartition(".")
-    tree = ast.parse(_text_now(test))
     return any(
         (isinstance(node, ast.Import) and any(alias.name == module for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == module)
         or (isinstance(node, ast.ImportFrom) and node.module == package and any(a.name == name for a in node.names))
-        for node in ast.walk(tree)
+        for node in ast.walk(ast.parse(text))
     )
 
 
-def _text_now(path: str) -> str:
-    file = ROOT / path
-    return file.read_text(encoding="utf-8") if file.exists() else ""
+def _difference(path: str, old: str) -> Difference:
+    if not path.endswith(".py"):
+        return Difference(path, "", "")
+    shown = subprocess.run(["git", "show", f"{old}:{path}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return Difference(
+        path, shown.stdout if shown.returncode == 0 else "", _text(path) if (ROOT / path).exists() else ""
+    )
 
 
-def _text_at(commit: str, path: str) -> str:
-    done = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else ""
+def _text(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def _git(*arguments: str) -> list[str]:
@@ -118,16 +131,15 @@ def _git(*arguments: str) -> list[str]:
 def main(old: str = "HEAD") -> None:
     """Print the selected test files, `tests` for all of them, or nothing."""
     changed = [*_git("diff", "--name-only", old), *_git("ls-files", "--others", "--exclude-standard")]
-    known = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
-    if not changed:
-        return
-    if not USES.exists():
+    if changed and not USES.exists():
         print("tests")
         print("no recording yet: all tests run; sh tests/run.sh --all records", file=sys.stderr)
-        return
-    recorded = json.loads(USES.read_text(encoding="utf-8"))
-    found = selected(changed, old, Uses(recorded["functions"], recorded["read"]), known)
-    print(*(["tests"] if found is None else sorted(found)), sep="\n")
+    elif changed:
+        recorded = json.loads(USES.read_text(encoding="utf-8"))
+        tests = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+        differences = [_difference(path, old) for path in changed]
+        found = selected(differences, Uses(recorded["functions"], recorded["read"]), {t: _text(t) for t in tests})
+        print(*(["tests"] if found is None else sorted(found)), sep="\n")
 
 
 if __name__ == "__main__":
