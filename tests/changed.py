@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.recording import ROOT, USES, functions_of
+from tests.recording import ROOT, SLOW, USES, functions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -108,6 +108,17 @@ def _imports(text: str, path: str) -> bool:
     )
 
 
+def _uses() -> Uses:
+    recorded = json.loads(USES.read_text(encoding="utf-8"))
+    functions = {
+        path: {name: [test.removesuffix(SLOW) for test in tests] for name, tests in names.items()}
+        for path, names in recorded["functions"].items()
+    }
+    return Uses(
+        functions, {path: [test.removesuffix(SLOW) for test in tests] for path, tests in recorded["read"].items()}
+    )
+
+
 def _difference(path: str, old: str) -> Difference:
     if not path.endswith(".py"):
         return Difference(path, "", "")
@@ -135,10 +146,9 @@ def main(old: str = "HEAD") -> None:
         print("tests")
         print("no recording yet: all tests run; sh tests/run.sh --all records", file=sys.stderr)
     elif changed:
-        recorded = json.loads(USES.read_text(encoding="utf-8"))
         tests = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
         differences = [_difference(path, old) for path in changed]
-        found = selected(differences, Uses(recorded["functions"], recorded["read"]), {t: _text(t) for t in tests})
+        found = selected(differences, _uses(), {test: _text(test) for test in tests})
         print(*(["tests"] if found is None else sorted(found)), sep="\n")
 
 

@@ -1,7 +1,8 @@
 """Records which functions and files each file of tests uses, as a plugin: `pytest -p tests.recording`.
 
 Coverage counts the lines, also in the processes that tests start; processes that are killed with signal 9 are not counted.
-`tests/changed.py` selects tests by the result, `.cache/uses.json`.
+`tests/changed.py` selects tests by the result, `.cache/uses.json`. A run that is recorded fails if no quick test runs a
+command or a public function.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import coverage
 import pytest
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 USES = ROOT / ".cache" / "uses.json"
 TOPS = ("wlc", "wlr", "cli", "tests")
-# The test file that runs now; processes that it starts read this variable.
+# The test file that runs now, with `SLOW` behind it while a slow test runs; processes that it starts read this variable.
 NOW = "DBFARM_TEST_FILE"
+SLOW = " slow"
 _DATA = ROOT / ".cache" / "coverage"
 _SETTINGS = f"""
 [run]
@@ -71,9 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
         (_DATA / "settings").write_text(_SETTINGS, encoding="utf-8")
 
 
-def pytest_runtest_logstart(nodeid: str) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Count for the file of the test that begins."""
-    name = nodeid.partition("::")[0]
+    name = item.nodeid.partition("::")[0] + (SLOW if item.get_closest_marker("slow") else "")
     if _coverage is not None and os.environ[NOW] != name:
         os.environ[NOW] = name
         _coverage.switch_context(name)
@@ -88,13 +93,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         (_DATA / f"read-{os.getpid()}.json").write_text(json.dumps({k: sorted(v) for k, v in _read.items()}))
     elif not hasattr(session.config, "workerinput"):
         _put_together()
+        if not_run_by_quick_tests():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many lines were covered, and where the record is."""
     if USES.exists():
-        covered, lines = json.loads(USES.read_text(encoding="utf-8"))["lines"]
-        terminalreporter.line(f"{covered} of {lines} lines covered; {USES.relative_to(ROOT)} says by which tests")
+        quick, covered, lines = json.loads(USES.read_text(encoding="utf-8"))["lines"]
+        terminalreporter.line(f"of {lines} lines, the quick tests cover {quick}, all tests {covered}")
+        for name in not_run_by_quick_tests():
+            terminalreporter.line(f"no quick test runs {name}", red=True)
 
 
 def _put_together() -> None:
@@ -102,15 +111,18 @@ def _put_together() -> None:
     counted.combine()
     data = counted.get_data()
     functions: dict[str, dict[str, list[str]]] = {}
-    covered = lines = 0
+    quick = covered = lines = 0
     for path in sorted(p for top in TOPS for p in (ROOT / top).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         by_line = data.contexts_by_lineno(str(path))
         functions[name] = _functions(path, by_line)
         if not name.startswith("tests/"):
-            _, statements, _, missing, _ = counted.analysis2(str(path))
-            covered, lines = covered + len(statements) - len(missing), lines + len(statements)
-    USES.write_text(json.dumps({"lines": [covered, lines], "functions": functions, "read": _files_read()}, indent=0))
+            statements = set(counted.analysis2(str(path))[1])
+            lines += len(statements)
+            covered += len(statements & by_line.keys())
+            quick += sum(any(not test.endswith(SLOW) for test in by_line.get(line, ())) for line in statements)
+    recorded = {"lines": [quick, covered, lines], "functions": functions, "read": _files_read()}
+    USES.write_text(json.dumps(recorded, indent=0), encoding="utf-8")
 
 
 def _functions(path: Path, by_line: dict[int, list[str]]) -> dict[str, list[str]]:
@@ -120,6 +132,34 @@ def _functions(path: Path, by_line: dict[int, list[str]]) -> dict[str, list[str]
         first, last = function.body[0].lineno, function.end_lineno or function.lineno
         used.setdefault(name, set()).update(*(by_line.get(line, ()) for line in range(first, last + 1)))
     return {name: sorted(files - {""}) for name, files in used.items()}
+
+
+def not_run_by_quick_tests() -> list[str]:
+    """Return the commands and public functions that only slow tests ran, or none, when all tests were recorded last."""
+    functions = json.loads(USES.read_text(encoding="utf-8"))["functions"]
+    return sorted(
+        f"{function.__module__}.{function.__qualname__}"
+        for function in _entrances()
+        if all(
+            test.endswith(SLOW)
+            for test in functions[f"{function.__module__.replace('.', '/')}.py"].get(function.__qualname__, ())
+        )
+    )
+
+
+def _entrances() -> Iterator[FunctionType]:
+    """Yield the functions of all commands, and the public functions of Python."""
+    # Not at the top: lines that run at import are counted, too.
+    import cli.wlc
+    import cli.wlr
+    import wlc
+    import wlr
+
+    for program in (cli.wlc.app, cli.wlr.app):
+        yield from (command.callback for command in typer.main.get_command(program).commands.values())  # type: ignore[attr-defined]
+    for package in (wlc, wlr):
+        public = (getattr(package, name) for name in package.__all__)
+        yield from (value for value in public if isinstance(value, FunctionType))
 
 
 def functions_of(tree: ast.AST, above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
