@@ -6,7 +6,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -110,21 +109,6 @@ class CapturedTables:
         self._read_triggers()
         self.forget_names()
         return seen
-
-    @property
-    def functions(self) -> dict[str, str]:
-        """DuckDB's word for how stable each of its own functions is, by lower-case names."""
-        return self._own_functions[0]
-
-    @property
-    def aggregates(self) -> frozenset[str]:
-        """Lower-case names of DuckDB's own aggregates."""
-        return self._own_functions[1]
-
-    # DuckDB takes long to list its functions, and most connections run no statement for which they matter.
-    @cached_property
-    def _own_functions(self) -> tuple[dict[str, str], frozenset[str]]:
-        return read_functions(self.connection)
 
     def forget_names(self) -> None:
         """Forget which tables names mean: the search path or a temporary table has changed."""
@@ -235,12 +219,3 @@ class CapturedTables:
     def _read_triggers(self) -> None:
         rows = self.connection.execute("SELECT lower(table_name), sql FROM duckdb_triggers()").fetchall()
         self.triggers = tuple((table, words(re.split(r"\bSTATEMENT\b", sql, maxsplit=1)[-1])) for table, sql in rows)
-
-
-def read_functions(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, str], frozenset[str]]:
-    """Return DuckDB's word for how stable each of its own functions is, and which of them are aggregates."""
-    rows = connection.execute(
-        "SELECT lower(function_name), max(coalesce(stability, function_type)), bool_or(function_type = 'aggregate')"
-        " FROM duckdb_functions() WHERE internal AND function_type IN ('scalar', 'aggregate') GROUP BY ALL"
-    ).fetchall()
-    return {name: stability for name, stability, _ in rows}, frozenset(name for name, _, is_one in rows if is_one)

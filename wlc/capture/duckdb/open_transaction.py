@@ -441,7 +441,7 @@ class OpenTransaction:
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append(JournalledDdl(told, *effects))
             effects = (), (), ()
-        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules, lambda: self.tables.functions)
+        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])
         for name in change.altered_tables:

@@ -1,4 +1,4 @@
-"""Settings of DuckDB, by what they do to a schema statement. A test compares the list with `duckdb_settings()`."""
+"""Settings of DuckDB, by what they do to a schema statement. A test compares the lists with those of DuckDB."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import engine
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import duckdb
 
@@ -97,18 +99,22 @@ def row_settings_changed(connection: duckdb.DuckDBPyConnection) -> Settings:
     return tuple((name, value) for name, value in _values(connection, _OF_ROWS).items() if value != MEANING[name])
 
 
+def without_row_settings(connection: duckdb.DuckDBPyConnection) -> AbstractContextManager[None]:
+    """Give a session DuckDB's defaults of the settings that change which rows are accepted."""
+    return held(connection, {name: MEANING[name] for name, _ in row_settings_changed(connection)})
+
+
 @contextmanager
-def without_row_settings(connection: duckdb.DuckDBPyConnection, changed: Settings) -> Iterator[None]:
-    """Give a session DuckDB's defaults of the settings that `row_settings_changed` has found."""
-    names = [name for name, _ in changed]
-    query = "SELECT name FROM duckdb_settings() WHERE list_contains(?, name) AND scope = 'LOCAL'"
-    own = {name for (name,) in connection.execute(query, [names]).fetchall()} if names else set()
+def held(connection: duckdb.DuckDBPyConnection, values: Mapping[str, str]) -> Iterator[None]:
+    """Give a session other settings for a while; those that it inherits, it inherits again."""
+    before = _values(connection, list(values)) if values else {}
+    own = engine.of_session(connection, list(values)) if values else frozenset()
     try:
-        for name in names:
-            connection.execute(f"SET SESSION {quote(name)} = {literal(MEANING[name])}")
+        for name, value in values.items():
+            connection.execute(f"SET SESSION {quote(name)} = {literal(value)}")
         yield
     finally:
-        for name, value in changed:
+        for name, value in before.items():
             connection.execute(
                 f"SET SESSION {quote(name)} = {literal(value)}" if name in own else f"RESET SESSION {quote(name)}"
             )
