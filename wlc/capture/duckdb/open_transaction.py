@@ -23,7 +23,7 @@ from wlc.capture.duckdb.effects import (
     clears,
     target_of,
 )
-from wlc.capture.duckdb.images import Images, conflict, unspoil
+from wlc.capture.duckdb.images import Images, conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
@@ -482,8 +482,6 @@ class OpenTransaction:
         self._rewritten.add(table.name)
         if rows:
             self.records += [Clear(table.name, rows), JournalledImages(table.name, table.id, rows, 0)]
-        else:
-            unspoil(self.connection, table)
 
 
 def _casts_unlike(before: Layout, after: Layout) -> bool:
