@@ -44,10 +44,17 @@ MEANING = {
 # count when a statement is parsed, or for computations that are refused in such places.
 _OF_ROWS = ("default_collation", "error_on_division_by_zero", "ieee_floating_point_ops")
 _NAMES_OF_ROWS = re.compile("|".join(_OF_ROWS), re.IGNORECASE)
-# They put another parser in the place of DuckDB's own, which replicas do not have.
-PARSER = {"active_grammar_extensions": "[]", "allow_parser_override_extension": "DEFAULT", "current_dialect": None}
-# The time zone that a statement without one runs in; DuckDB's default is that of the machine.
-_SAME = {"Etc/UTC": "UTC"}
+# They let DuckDB accept text that replicas refuse: by another parser, which replicas do not have, or by rules that
+# DuckDB gives up. Statements that such a setting lets pass would fail again whenever a view is bound.
+REFUSED = {
+    "active_grammar_extensions": "[]",
+    "allow_parser_override_extension": "DEFAULT",
+    "current_dialect": None,
+    "lambda_syntax": "DEFAULT",
+    "old_implicit_casting": "false",
+}
+# How DuckDB shows a value of `MEANING` as well. The time zone is the machine's unless it is set.
+_SAME = {"ASC": "ASCENDING", "Etc/UTC": "UTC"}
 # A value of `MEANING` as DuckDB shows it.
 _VALUE = re.compile(r"[\w+/.\- ]{0,64}", re.ASCII)
 
@@ -56,13 +63,13 @@ def of_session(connection: duckdb.DuckDBPyConnection) -> Settings:
     """Return the settings that change what the session's statements mean.
 
     Raises:
-        UnsupportedError: The session has another parser than DuckDB's own.
+        UnsupportedError: The session accepts text that replicas refuse.
     """
-    found = _values(connection, (*MEANING, *PARSER))
-    for name, value in PARSER.items():
+    found = _values(connection, (*MEANING, *REFUSED))
+    for name, value in REFUSED.items():
         if found[name] != value:
             raise UnsupportedError(
-                f"schema statements of another parser cannot be captured: setting {name} is {found[name]}",
+                f"schema statements cannot be captured while setting {name} is {found[name]}: replicas do not have it",
                 hint=f"RESET {name}",
             )
     return tuple((name, _SAME.get(found[name], found[name])) for name in sorted(MEANING) if _differs(name, found[name]))
