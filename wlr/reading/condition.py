@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb import engine
+from wlc.dialect.duckdb import engine, expressions
 from wlc.dialect.sql import literal, quote
 from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import InvalidError
@@ -115,13 +115,13 @@ def _refusal(where: str, problem: str, layout: Layout) -> InvalidError:
 
 
 def _problems(tree: dict[str, Any], own: frozenset[str]) -> Iterator[str]:
-    for node in engine.nodes(tree):
+    for node in expressions.nodes(tree):
         if (kind := str(node.get("class"))) in _REFUSED:
             yield _REFUSED[kind]
-    for call in engine.written_calls(tree, own):
+    for call in expressions.written_calls(tree, own):
         if call.name in engine.names("aggregate"):
             yield f"{call.text}, {_AN_AGGREGATE}"
-        elif engine.varies(call.name, call.count):
+        elif expressions.varies(call.name, call.count):
             yield f"{call.text}, {_AT_ANOTHER_TIME}"
 
 
@@ -132,13 +132,13 @@ def _bound_problems(connection: duckdb.DuckDBPyConnection, sql: str, table: Name
     if found["error"]:
         yield "what DuckDB cannot describe"
         return
-    for call in engine.bound_calls(found["plans"][0]["expressions"]):
+    for call in expressions.bound_calls(found["plans"][0]["expressions"]):
         if not call.is_consistent_in_zone:
             yield f"{call.name}(), {_AT_ANOTHER_TIME}"
 
 
 def _names(tree: dict[str, Any]) -> Iterator[str]:
-    for node in engine.nodes(tree):
+    for node in expressions.nodes(tree):
         if node.get("class") == "COLUMN_REF":
             yield from node["column_names"]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb import engine
+from wlc.dialect.duckdb import engine, expressions
 from wlc.dialect.duckdb.settings import held, without_row_settings
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -32,8 +32,8 @@ _NOT_ALONE = "{} does not depend on the row alone"
 # They end the statement, in every session.
 _WITHOUT_ANSWER = frozenset({"error"})
 _MACROS = """
-    SELECT macro_definition FROM duckdb_functions()
-    WHERE database_name IN ($1, 'temp') AND NOT internal AND function_type = 'macro' AND lower(function_name) = $2
+    SELECT lower(function_name), macro_definition FROM duckdb_functions()
+    WHERE NOT internal AND database_name IN ($1, 'temp') AND function_type = 'macro'
 """
 _RULES = """
     SELECT schema_name, table_name, 'CHECK', expression FROM duckdb_constraints()
@@ -82,13 +82,21 @@ def refuse_unstable(
     Raises:
         UnsupportedError: A rule depends on the time, on chance or on settings of the session, or may do so.
     """
-    for rule in sorted((r for r in rules if r.kind != "INDEX"), key=lambda rule: (rule.table, rule.expression)):
-        for cause in _causes(connection, catalog, rule):
-            raise UnsupportedError(
-                f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer"
-                f" on a replica, because {cause}",
-                hint="leave it out, or compute with values that name their time zone",
-            )
+    decisive = sorted((r for r in rules if r.kind != "INDEX"), key=lambda rule: (rule.table, rule.expression))
+    macros = macros_of(connection, catalog) if decisive else {}
+    for rule in decisive:
+        for cause in causes(connection, catalog, rule, macros):
+            raise _refusal(rule, cause)
+    for rule in _differing_by_zone(connection, catalog, decisive):
+        raise _refusal(rule, _IN_ZONE)
+
+
+def _refusal(rule: RowRule, cause: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer on a"
+        f" replica, because {cause}",
+        hint="leave it out, or compute with values that name their time zone",
+    )
 
 
 def refuse_unlike(
@@ -148,16 +156,25 @@ def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: Ro
     return int(connection.execute(query).fetchall()[0][0])
 
 
-def _causes(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Iterator[str]:
-    """What makes a rule depend on more than the row."""
-    for written in sorted(set(_written(connection, catalog, rule))):
-        if engine.varies(written.name, written.count) and written.name not in _WITHOUT_ANSWER:
+def causes(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Say what makes a rule depend on more than the row, as far as names and types show it.
+
+    Args:
+        connection: Sees the table.
+        catalog: Name of the database.
+        rule: Of the table.
+        macros: Definitions of the macros that the rule may call, by lower-case name.
+    """
+    for written in sorted(set(_written(connection, rule, macros))):
+        if expressions.varies(written.name, written.count) and written.name not in _WITHOUT_ANSWER:
             yield _NOT_ALONE.format(written.text)
     bound = _bound(connection, catalog, rule)
     if bound is None:
         yield "it cannot be analysed"
         return
-    for call in engine.bound_calls(bound):
+    for call in expressions.bound_calls(bound):
         if not call.meant:
             yield f"{call.name}() is no function of DuckDB's own"
         elif not call.is_consistent_in_zone and call.name not in _WITHOUT_ANSWER:
@@ -166,23 +183,32 @@ def _causes(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) 
             yield f"{call.name}() depends on default_order and default_null_order"
         elif call.depends_on_zone:
             yield _IN_ZONE
-    if any(_computes_in_zone(node) for node in engine.nodes(bound)) or _differs_by_zone(connection, catalog, rule):
+    if any(_computes_in_zone(node) for node in expressions.nodes(bound)):
         yield _IN_ZONE
 
 
-def _written(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Iterator[engine.WrittenCall]:
+def macros_of(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, list[str]]:
+    """Return the definitions of the macros of a database, by lower-case name."""
+    found: dict[str, list[str]] = {}
+    for name, definition in connection.execute(_MACROS, [catalog]).fetchall():
+        found.setdefault(name, []).append(definition)
+    return found
+
+
+def _written(
+    connection: duckdb.DuckDBPyConnection, rule: RowRule, macros: Mapping[str, Sequence[str]]
+) -> Iterator[expressions.WrittenCall]:
     """Yield the calls in a rule as it is written, and in the macros that it calls.
 
     Where a call is an argument and no column decides about it, DuckDB's bound expression has only its value.
     """
-    pending, known = list(engine.calls_in(connection, rule.expression)), set[str]()
+    pending, known = list(expressions.calls_in(connection, rule.expression)), set[str]()
     while pending:
         call = pending.pop()
         yield call
         if call.name not in known:
             known.add(call.name)
-            macros = connection.execute(_MACROS, [catalog, call.name]).fetchall()
-            pending += [inner for (definition,) in macros for inner in engine.calls_in(connection, definition)]
+            pending += [each for text in macros.get(call.name, ()) for each in expressions.calls_in(connection, text)]
 
 
 def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Any:
@@ -193,13 +219,21 @@ def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -
     return None if found["error"] else found["plans"][0]["expressions"]
 
 
-def _differs_by_zone(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> bool:
-    """Whether the value of a part that no column decides about depends on the setting TimeZone."""
+def _differing_by_zone(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rules: Collection[RowRule]
+) -> Iterator[RowRule]:
+    """Yield rules with a part that no column decides about, but the setting TimeZone does.
+
+    DuckDB puts the value of such a part in its place, so that nothing else shows it.
+    """
+    if not rules:
+        return
     found = []
-    for zone in _ZONES:
-        with held(connection, {"TimeZone": zone}):
-            found.append(_bound(connection, catalog, rule))
-    return any(other != found[0] for other in found[1:])
+    with held(connection, {"TimeZone": _ZONES[0]}):
+        for zone in _ZONES:
+            connection.execute(f"SET SESSION TimeZone = {literal(zone)}")
+            found.append([_bound(connection, catalog, rule) for rule in rules])
+    yield from (rule for rule, one, *others in zip(rules, *found, strict=True) if any(other != one for other in others))
 
 
 def _computes_in_zone(node: dict[str, Any]) -> bool:

@@ -6,15 +6,14 @@ A test compares the catalogs of the engine that runs with those that were last u
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 import duckdb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SUPPORTED = "DuckDB 2.0.1 and later, before 2.1"
 REQUIREMENT = "duckdb>=2.0.1,<2.1"
@@ -45,7 +44,7 @@ ORDERED_BY_SETTINGS = frozenset(
     "array_grade_up array_reverse_sort array_sort grade_up list_grade_up list_reverse_sort list_sort".split()
 )
 # DuckDB calls these consistent. With one argument, `age` counts from today; others tell of the program or the session.
-_VARYING = frozenset(
+VARYING = frozenset(
     [("age", 1), ("version", 0), *((name, 0) for name in ("current_role", "current_user", "session_user", "user"))]
 )
 _CONSISTENT = "CONSISTENT"
@@ -57,7 +56,7 @@ _FUNCTIONS = """
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Overload:
     """One of the functions of a name.
 
@@ -86,29 +85,6 @@ class Overload:
     def depends_on_zone(self) -> bool:
         """Whether the setting TimeZone decides about the answer, and nothing else besides the arguments."""
         return not self.is_consistent and bool(self.parameters) and is_zoned((*self.parameters, self.returned))
-
-    @cached_property
-    def calls(self) -> frozenset[WrittenCall]:
-        """The calls in the definition of a macro."""
-        if not self.definition:
-            return frozenset()
-        with duckdb.connect() as connection:
-            return calls_in(connection, self.definition)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class WrittenCall:
-    """A call in an expression as it is written, whose arguments have no types yet.
-
-    Attributes:
-        name: In lower case.
-        count: Number of arguments.
-        text: What to call it in a message.
-    """
-
-    name: str
-    count: int
-    text: str
 
 
 def defect() -> str | None:
@@ -141,124 +117,12 @@ def names(*kinds: str) -> frozenset[str]:
 
 def is_volatile(name: str) -> bool:
     """Say whether a second call in a transaction may give another answer; true for a name that is not DuckDB's own."""
-    overloads = _computing(name)
+    overloads = computing(name)
     return not overloads or any(each.stability == _VOLATILE for each in overloads)
 
 
-def varies(name: str, count: int) -> bool:
-    """Say whether a call may give another answer at another time or in another session, whatever its arguments are.
-
-    The time zone of the session is not meant: only the types of the arguments say whether it matters.
-
-    Args:
-        name: In lower case. A name that is not DuckDB's own does not vary.
-        count: Number of arguments.
-    """
-    if (name, count) in _VARYING:
-        return True
-    if overloads := _computing(name):
-        fitting = [each for each in overloads if len(each.parameters) == count or each.varargs] or overloads
-        return not any(each.is_consistent or each.depends_on_zone for each in fitting)
-    macros = (each for each in functions().get(name, ()) if each.kind == "macro")
-    return any(varies(call.name, call.count) for each in macros for call in each.calls if call.name != name)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call in a bound expression.
-
-    Attributes:
-        name: In lower case.
-        count: Number of arguments.
-        meant: The functions of which it is one; empty if it is not DuckDB's own.
-    """
-
-    name: str
-    count: int
-    meant: tuple[Overload, ...]
-
-    @property
-    def is_consistent_in_zone(self) -> bool:
-        """Whether nothing but the arguments and the setting TimeZone decides about the answer."""
-        settled = all(each.is_consistent or each.depends_on_zone for each in self.meant)
-        return bool(self.meant) and settled and not varies(self.name, self.count)
-
-    @property
-    def depends_on_zone(self) -> bool:
-        """Whether the setting TimeZone may decide about the answer, too."""
-        return any(each.depends_on_zone for each in self.meant)
-
-
-def bound_calls(tree: Any) -> Iterator[Call]:
-    """Yield the calls in a bound expression: what `json_serialize_plan` returns, or a part of it.
-
-    DuckDB replaces arguments that are the same for all rows by their values: `now() - x` shows no call of `now`.
-    """
-    for node in nodes(tree):
-        if "qname" not in node or "arguments" not in node:
-            continue
-        path, types = node["qname"]["path"], [type_text(each) for each in node["arguments"]]
-        found = _meant(str(path[-1]).lower(), types)
-        # Comparisons and casts are no functions of the catalog, and have no schema.
-        if found or len(path) > 1:
-            yield Call(str(path[-1]).lower(), len(types), found)
-
-
-def type_text(type_: Any) -> str:
-    """Return the name of a type of a bound expression; that of a nested one with all its members if one is zoned."""
-    text = json.dumps(type_)
-    name = str(type_["id"]) if isinstance(type_, dict) else text
-    return text if is_zoned([text]) and not is_zoned([name]) else name
-
-
-def _meant(name: str, types: Sequence[str]) -> tuple[Overload, ...]:
-    overloads = _computing(name)
-    exact = tuple(each for each in overloads if each.parameters == tuple(types))
-    if exact or is_zoned(types):
-        return exact or overloads
-    # DuckDB lists no parameters for those that bind themselves, as + of lists.
-    return tuple(each for each in overloads if not is_zoned(each.parameters)) or overloads
-
-
-def calls_in(connection: duckdb.DuckDBPyConnection, expression: str) -> frozenset[WrittenCall]:
-    """Return the calls in an expression."""
-    text = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({expression}\n)"]).fetchall()[0][0]
-    return frozenset(written_calls(json.loads(text).get("statements", ())))
-
-
-def written_calls(tree: Any, columns: frozenset[str] = frozenset()) -> Iterator[WrittenCall]:
-    """Yield the calls in a parsed expression.
-
-    Args:
-        tree: What `json_serialize_sql` returns, or a part of it.
-        columns: Lower-case names that are columns.
-    """
-    for node in nodes(tree):
-        kind = node.get("class")
-        if kind == "FUNCTION":
-            name = str(node["function_name"]).lower()
-            # An older `storage_compatibility_version` has another word for arguments.
-            arguments = node["arguments"] if "arguments" in node else node["children"]
-            yield WrittenCall(name, len(arguments), f"{name}()")
-        elif kind == "COLUMN_REF" and len(node["column_names"]) == 1:
-            name = str(node["column_names"][0]).lower()
-            if name in WITHOUT_PARENTHESES and name not in columns:
-                yield WrittenCall(WITHOUT_PARENTHESES[name], 0, name)
-
-
-def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a parsed or bound expression, parents first."""
-    pending = [tree]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            yield found
-            pending.extend(reversed(found.values()))
-        elif isinstance(found, list):
-            pending.extend(reversed(found))
-
-
-def _computing(name: str) -> tuple[Overload, ...]:
+def computing(name: str) -> tuple[Overload, ...]:
+    """Return the functions of a lower-case name that compute a value; macros and table functions are left out."""
     return tuple(each for each in functions().get(name, ()) if each.kind in ("scalar", "aggregate", "window"))
 
 
