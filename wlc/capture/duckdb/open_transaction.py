@@ -411,6 +411,7 @@ class OpenTransaction:
         before = self._before_schema
         after = schema_change.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
+        self.tables.forget_macros()
         if before is None or before == after:
             if effect.rewrites:
                 self._rewrite_alike(effect.target)

@@ -118,7 +118,7 @@ def is_stable(tables: CapturedTables, effect: TouchEffect | UpsertEffect | Merge
     """Whether a part of the statement run by itself must find the same rows as the statement."""
     if not effect.is_stable or not effect.relations <= tables.real_relations():
         return False
-    if any(engine.is_volatile(name) for name in effect.functions):
+    if any(map(tables.is_volatile, effect.functions)):
         return False
     return not effect.functions or aggregates_in_order_free(effect.functions, engine.names("aggregate"))
 
