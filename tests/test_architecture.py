@@ -413,6 +413,7 @@ PASSED_ON = {"storage_options", "target_options", "storage", "options", "config"
 # Files in which values of that type are at home, with the reason.
 UNTYPED_FILES = {
     "wlc/capture/postgres/described.py": "the JSON of event triggers is read here",
+    "wlc/dialect/duckdb/expressions.py": "the JSON of DuckDB's expressions is read here",
     "wlc/farm/documents.py": "the JSON of a document is read and written here",
     "wlc/farm/json_fields.py": "JSON becomes values here, and values JSON",
     "wlc/farm/seal/keys.py": "keys are storage options",

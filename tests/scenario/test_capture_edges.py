@@ -557,3 +557,41 @@ def test_rows_and_keys_that_depend_on_the_session_are_refused(tmp_path: Path) ->
     wlc.flush(source)
     wlr.replicate(source, into=into)
     assert_same(into)
+
+
+# sqrt() is DuckDB's, and gives the same answer twice: the capture may look for the rows before the statement does.
+@pytest.mark.parametrize(
+    "hiding, there",
+    [
+        ("CREATE MACRO sqrt(x) AS floor(random() * 100)", ""),
+        ("CREATE TEMP MACRO sqrt(x) AS floor(random() * 100)", ""),
+        ("CREATE SCHEMA z; CREATE MACRO z.sqrt(x) AS floor(random() * 100)", "SET search_path = 'z,main'"),
+        ("ATTACH ':memory:' AS o; CREATE MACRO o.sqrt(x) AS floor(random() * 100)", "USE o"),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_rows_are_right_where_a_macro_hides_a_function(
+    tmp_path: Path, hiding: str, there: str, elsewhere: bool
+) -> None:
+    if elsewhere and "TEMP" in hiding:
+        pytest.skip("temporary objects are those of one connection")
+    source = tmp_path / "s.duckdb"
+    wlc.master(source, create=True, beat_s=3600)
+    with wlc.connect(source) as connection, connection.cursor() as other:
+        connection.execute("CREATE TABLE t (k INTEGER, v INTEGER); INSERT INTO t SELECT i, 0 FROM range(100) r(i)")
+        # What is known of functions is known now.
+        connection.execute("UPDATE s.main.t SET v = 0 WHERE k = sqrt(1)")
+        for statement in hiding.split("; "):
+            (other if elsewhere else connection).execute(statement)
+        if there:
+            connection.execute(there)
+        for _ in range(20):
+            connection.execute("UPDATE s.main.t SET v = v + 1 WHERE k = sqrt(1)")
+        expected = connection.execute("FROM s.main.t ORDER BY k").fetchall()
+        assert sum(v for _, v in expected)
+        if there:
+            connection.execute("USE s.main")
+    wlc.flush(source)
+    wlr.replicate(source, into=tmp_path / "r.duckdb")
+    with duckdb.connect(str(tmp_path / "r.duckdb"), read_only=True) as replica:
+        assert replica.execute("FROM t ORDER BY k").fetchall() == expected

@@ -15,6 +15,7 @@ from wlr.fold.net_changes import sources
 from wlr.plan.step import Read, TableChange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LAYOUT = Layout((Column("id", "INTEGER", nullable=False), Column("v", "VARCHAR")), ("id",))
@@ -48,8 +49,24 @@ def test_other_files_are_refused(tmp_path: Path, query: str, problem: str) -> No
     assert "sales_000000000002.d/0.parquet" in caught.value.message
 
 
-def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda good: b"PAR1" + bytes(100) + b"PAR1",
+        lambda good: b"",
+        lambda good: b"PAR1",
+        lambda good: b"x" * 200,
+        lambda good: good[:-10],
+        lambda good: good[: len(good) // 2],
+        lambda good: good[:-4] + b"XXXX",
+        lambda good: good[:-8] + b"\xff\xff\xff\x7f" + good[-4:],
+        lambda good: good[:-8] + bytes(4) + good[-4:],
+        lambda good: good[:4] + bytes(len(good) - 12) + good[-8:],
+    ],
+)
+def test_what_is_no_parquet_file_is_named(tmp_path: Path, damaged: Callable[[bytes], bytes]) -> None:
     file = tmp_path / "x.parquet"
-    file.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-    with pytest.raises(CorruptError, match=r"sales_000000000001\.d/0\.parquet cannot be read"):
+    write_parquet(GOOD, file)
+    file.write_bytes(damaged(file.read_bytes()))
+    with pytest.raises(CorruptError, match=r"sales_000000000001\.d/0\.parquet"):
         check([file], 1)

@@ -6,6 +6,7 @@ connection without the methods.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import duckdb
 import pytest
 
 from wlc.capture.duckdb import probe
+from wlc.dialect.duckdb import engine
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def leaking() -> Other:
 def test_other_behaviour_is_refused_with_the_supported_versions(connect: Callable[[], Other], says: str):
     with pytest.raises(UnsupportedError, match=f"DuckDB {duckdb.__version__} {says}") as caught:
         probe.check_connection(connect())  # type: ignore[arg-type]
-    assert probe.SUPPORTED in str(caught.value.hint)
+    assert engine.SUPPORTED in str(caught.value.hint)
 
 
 def test_this_duckdb_behaves_as_assumed():
@@ -79,6 +81,33 @@ def test_this_duckdb_behaves_as_assumed():
 
 
 def test_supported_versions_are_those_that_are_installed_with_us():
-    wanted = 'duckdb>=2.0,<2.1"'
-    assert wanted in (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert probe.SUPPORTED == "DuckDB 2.0.0 and later, before 2.1"
+    root = Path(__file__).parents[2]
+    assert f'"{engine.REQUIREMENT}",' in (root / "pyproject.toml").read_text()
+    oldest, before = re.findall(r"[\d.]*\d", engine.REQUIREMENT)
+    assert f"DuckDB {oldest} and later, before {before}" == engine.SUPPORTED
+    assert f"duckdb=={oldest}\n" in (root / "constraints-oldest.txt").read_text()
+
+
+def test_a_version_that_does_not_read_all_rows_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(duckdb, "__version__", "2.0.0")
+    with pytest.raises(UnsupportedError, match=r"DuckDB 2\.0\.0 reads no rows of some tables") as caught:
+        probe.check_connection(plain())  # type: ignore[arg-type]
+    assert str(caught.value.hint).endswith("pip install 'duckdb>=2.0.1,<2.1'")
+
+
+# The same in 2.0.0: 122,880 rows, none of which a query returned until the file was opened again.
+@pytest.mark.parametrize(
+    "first",
+    [
+        "CREATE TABLE t AS SELECT * FROM source LIMIT 0",
+        "CREATE TABLE t (a BIGINT); INSERT INTO t SELECT * FROM source WHERE a < 0",
+    ],
+)
+@pytest.mark.parametrize("rows", [1000, 122_880, 500_000])
+def test_rows_behind_an_insert_of_none_are_read(tmp_path: Path, first: str, rows: int):
+    with duckdb.connect(str(tmp_path / "a.duckdb"), config={"threads": "4"}) as connection:
+        connection.execute(f"CREATE TABLE source AS SELECT range AS a FROM range({rows})")
+        connection.execute(f"BEGIN; {first}")
+        connection.execute("INSERT INTO t SELECT * FROM source")
+        connection.execute("COMMIT")
+        assert len(connection.execute("SELECT a FROM t").fetchall()) == rows

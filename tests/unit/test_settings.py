@@ -9,7 +9,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from wlc.dialect.duckdb.settings import MEANING, PARSER, applied, is_allowed, of_session, search_path_sql
+import wlc
+from wlc.dialect.duckdb import engine
+from wlc.dialect.duckdb.settings import MEANING, REFUSED, applied, held, is_allowed, of_session, search_path_sql
 from wlc.dialect.types import parse
 from wlc.dialect.types.column_types import TABLE
 from wlc.farm.errors import UnsupportedError
@@ -37,12 +39,14 @@ WITHOUT_MEANING = frozenset(
     external_file_cache_remote_max_block_size external_file_cache_remote_min_block_size
     external_file_cache_request_sizing external_file_cache_spill external_threads file_search_path
     force_column_metadata_reuse force_compression fsync_mode geometry_minimum_shredding_size home_directory
-    http_client_pool_capacity http_proxy http_proxy_password http_proxy_username immediate_transaction_mode
+    http_client_pool_capacity http_proxy http_proxy_password http_proxy_username http_retry_quota_throttled
+    http_retry_throttled_wait_ms immediate_transaction_mode
     index_scan_max_count index_scan_percentage initial_column_segment_size late_materialization_max_rows
-    lock_configuration log_query_path logging_level logging_mode logging_storage max_execution_time
+    lock_configuration log_query_path logging_level logging_mode logging_sink logging_storage max_execution_time
     max_expression_depth max_memory max_streaming_buffer_size max_temp_directory_size max_vacuum_tasks memory_limit
     merge_join_threshold nested_loop_join_threshold operator_memory_limit ordered_aggregate_threshold
-    pandas_analyze_sample parquet_metadata_cache parquet_prefetch_column_gap partitioned_write_flush_threshold
+    pandas_analyze_sample parquet_can_have_nan parquet_metadata_cache parquet_prefetch_column_gap parquet_use_page_index
+    partitioned_write_flush_threshold
     partitioned_write_max_open_files password perfect_ht_threshold pin_threads pivot_filter_threshold pivot_limit
     prefer_range_joins prefetch_all_parquet_files preserve_insertion_order profile_output profiling_coverage
     profiling_output profiling_renderer_settings progress_bar_time python_enable_replacements
@@ -53,12 +57,45 @@ WITHOUT_MEANING = frozenset(
     write_buffer_row_group_count write_buffer_row_group_memory_limit zstd_min_string_length
     """.split()
 )
+# Those that DuckDB lists on demand only: deprecated ones that do nothing to a statement, and those that test DuckDB.
+WITHOUT_MEANING |= frozenset(
+    """
+    __delta_only_variant_encoding_enabled debug_abort_on_wal_failure debug_asof_iejoin debug_checkpoint_abort
+    debug_checkpoint_sleep_ms debug_delta_only_variant_encoding_enabled debug_disable_optimizer
+    debug_enable_caching_operators debug_eviction_queue_sleep_micro_seconds debug_file_descriptor_limit
+    debug_force_bitpacking_mode debug_force_commit_failure debug_force_commit_revert_failure debug_force_external
+    debug_force_fetch_row debug_force_flush_append_failure debug_force_mbedtls_unsafe debug_force_no_cross_product
+    debug_force_update_to_del_and_insert debug_force_variant_shredding debug_local_file_system_delay_ms
+    debug_order_verification debug_physical_table_scan_execution_strategy debug_skip_checkpoint_on_commit
+    debug_verification_mode debug_verification_projection debug_verify_aggregate_state_export debug_verify_blocks
+    debug_verify_column_bindings debug_verify_progress debug_verify_progress_ignore debug_verify_serializer
+    debug_verify_statement debug_verify_stats debug_verify_vector debug_window_mode enable_caching_operators
+    enable_object_cache extension_directory force_bitpacking_mode force_mbedtls_unsafe force_update_to_del_and_insert
+    force_variant_shredding legacy_metrics_format produce_arrow_string_view profiling_mode vacuum_rebuild_indexes
+    """.split()
+)
 # The record states the search path, and every object that was dropped.
 RECORDED_OTHERWISE = frozenset({"schema", "search_path", "enable_macro_dependencies", "enable_view_dependencies"})
 # Another name of default_null_order.
 SAME_AS_ANOTHER = frozenset({"null_order"})
 # They end the session's work, or need what is not there.
-NOT_TRIED = frozenset({"enable_external_access", "lock_configuration", "warnings_as_errors"})
+NOT_TRIED = frozenset(
+    "enable_external_access lock_configuration warnings_as_errors debug_force_commit_failure"
+    " debug_force_commit_revert_failure debug_force_flush_append_failure".split()
+)
+# Another value than the one in `MEANING`.
+OTHER = {
+    "Calendar": "japanese",
+    "TimeZone": "Asia/Tokyo",
+    "default_collation": "nocase",
+    "default_null_order": "NULLS_FIRST",
+    "default_order": "DESC",
+    "dialect_compatibility_mode": "SPARK",
+    "json_geometry_format": "geojson",
+    "preserve_identifier_case": "lowercase",
+    "regex_match_operator_semantics": "full",
+    "table_function_identifier_conversion": "ENABLE_IMPLICIT_STRING",
+} | {name: {"true": "false", "false": "true"}[value] for name, value in MEANING.items() if value in ("true", "false")}
 TABLES = "CREATE TABLE t (i INTEGER, d DOUBLE, s VARCHAR, z TIMESTAMPTZ, l INTEGER[]); INSERT INTO t (i) VALUES (1)"
 STATEMENTS = (
     "CREATE VIEW v AS SELECT i / 2 AS Half, d / 0 AS n, s ~ 'a' AS m, s = 'B' AS e, NULL AS u, '1' || s AS \"c\" FROM t",
@@ -96,16 +133,20 @@ def made(settings: tuple[tuple[str, str], ...]) -> object:
 
 def test_every_setting_is_known() -> None:
     with duckdb.connect() as connection:
-        present = {name for (name,) in connection.execute("SELECT name FROM duckdb_settings()").fetchall()}
-    listed = [frozenset(MEANING), frozenset(PARSER), WITHOUT_MEANING, RECORDED_OTHERWISE, SAME_AS_ANOTHER]
-    assert present == frozenset().union(*listed)
+        present = {
+            name for (name,) in connection.execute("SELECT name FROM duckdb_settings(include_all := true)").fetchall()
+        }
+    listed = [frozenset(MEANING), frozenset(REFUSED), WITHOUT_MEANING, RECORDED_OTHERWISE, SAME_AS_ANOTHER]
+    known = frozenset().union(*listed)
+    assert not present - known, "settings that nobody has judged"
+    assert not known - present, "settings that DuckDB does not have any more"
     assert sum(map(len, listed)) == len(present)
 
 
 def test_switches_without_meaning_change_nothing() -> None:
     expected = made(())
     with duckdb.connect() as connection:
-        found = dict(connection.execute("SELECT name, value FROM duckdb_settings()").fetchall())
+        found = dict(connection.execute("SELECT name, value FROM duckdb_settings(include_all := true)").fetchall())
         switches = {name: {"true": "false", "false": "true"}.get(str(value), "") for name, value in found.items()}
         tried = 0
         for name in WITHOUT_MEANING - NOT_TRIED:
@@ -138,6 +179,49 @@ def test_a_session_s_settings_are_read_and_given_back(name: str, value: str) -> 
     assert made(settings) != made(())
 
 
+def test_every_setting_with_meaning_has_another_value() -> None:
+    assert OTHER.keys() == MEANING.keys()
+
+
+# DuckDB lists some of them on demand only: a session's own value was taken for one that it inherits, and lost.
+@pytest.mark.parametrize("scope", ["SESSION", "GLOBAL", None])
+@pytest.mark.parametrize("name", sorted(MEANING))
+def test_a_session_has_its_settings_as_before_and_inherits_what_it_inherited(name: str, scope: str | None) -> None:
+    def value(of: duckdb.DuckDBPyConnection) -> str:
+        shown = str(of.execute(f"SELECT CAST(current_setting('{name}') AS VARCHAR)").fetchall()[0][0])
+        return {"ASC": "ASCENDING"}.get(shown, shown)
+
+    with duckdb.connect() as connection, connection.cursor() as other:
+        connection.execute(f"SET GLOBAL {name} = '{MEANING[name]}'")
+        if scope:
+            connection.execute(f"SET {scope} {name} = '{OTHER[name]}'")
+        before = value(connection), value(other)
+        assert before[0] == (OTHER[name] if scope else MEANING[name])
+        within = MEANING[name] if scope else OTHER[name]
+        with held(connection, {name: within}):
+            assert (value(connection), value(other)) == (within, before[1])
+        assert (value(connection), value(other)) == before
+        assert engine.of_session(connection, [name]) == ({name} if scope == "SESSION" else set())
+        connection.execute(f"SET GLOBAL {name} = '{MEANING[name]}'")
+        assert value(connection) == (OTHER[name] if scope == "SESSION" else MEANING[name])
+
+
+@pytest.mark.parametrize("scope", ["SESSION", "GLOBAL"])
+@pytest.mark.parametrize("name", ["default_collation", "error_on_division_by_zero", "ieee_floating_point_ops"])
+def test_a_captured_insert_leaves_the_settings_of_the_session(tmp_path: Path, name: str, scope: str) -> None:
+    wlc.master(
+        tmp_path / "s.duckdb", farm="memory://settings", name=f"{name}-{scope.lower()}", beat_s=3600, create=True
+    )
+    with wlc.connect(tmp_path / "s.duckdb") as connection:
+        connection.execute("CREATE TABLE t (s VARCHAR, n INTEGER, CHECK (n > 0))")
+        connection.execute(f"SET {scope} {name} = '{OTHER[name]}'")
+        listed = "SELECT value, scope FROM duckdb_settings(include_all := true) WHERE name = ?"
+        before = connection.execute(listed, [name]).fetchall()
+        connection.execute("INSERT INTO t VALUES ('a', 1)")
+        assert connection.execute(listed, [name]).fetchall() == before
+        assert before == [(OTHER[name], {"SESSION": "LOCAL"}.get(scope, scope))]
+
+
 def test_settings_are_taken_back_after_a_statement_that_failed() -> None:
     with duckdb.connect() as connection:
         connection.execute("BEGIN")
@@ -147,10 +231,18 @@ def test_settings_are_taken_back_after_a_statement_that_failed() -> None:
         assert connection.execute("SELECT 3 / 2").fetchall() == [(1.5,)]
 
 
-def test_another_parser_is_refused() -> None:
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("allow_parser_override_extension", "FALLBACK"),
+        ("lambda_syntax", "ENABLE_SINGLE_ARROW"),
+        ("old_implicit_casting", "true"),
+    ],
+)
+def test_what_lets_text_pass_that_replicas_refuse_is_refused(name: str, value: str) -> None:
     with duckdb.connect() as connection:
-        connection.execute("SET allow_parser_override_extension = 'FALLBACK'")
-        with pytest.raises(UnsupportedError, match="allow_parser_override_extension") as caught:
+        connection.execute(f"SET {name} = '{value}'")
+        with pytest.raises(UnsupportedError, match=name) as caught:
             of_session(connection)
         connection.execute(str(caught.value.hint))
         of_session(connection)

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.sql import quote
+from wlc.dialect.duckdb import engine, expressions
+from wlc.dialect.sql import literal, quote
 from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import InvalidError
 from wlr.engine.calculator import refused
@@ -26,14 +27,9 @@ _REFUSED = {
     "STAR": "*",
     "PARAMETER": "a parameter",
 }
-_WITHOUT_PARENTHESES = {"current_timestamp", "current_time", "localtime", "localtimestamp", "current_user", "user"}
-# What a macro of DuckDB's calls that gives another answer at another time.
-_CHANGING = r"(current_|now\(|random|nextval|getvariable|session_user)"
 _AN_AGGREGATE = "which is an aggregate"
 _AT_ANOTHER_TIME = "which gives another answer at another time"
 _OTHER_STATEMENT = "Only SELECT statements"
-# DuckDB's functions, which are the same in all connections and take long to list.
-_refused_functions: dict[str, str] = {}
 _MISSING = re.compile(r'[Cc]olumn "(.*?)" not found')
 
 
@@ -61,12 +57,12 @@ def checked_condition(connection: duckdb.DuckDBPyConnection, where: str, table: 
     if not where.strip():
         raise InvalidError("where is empty", hint=_example(layout))
     tree = _parsed(connection, where, sql)
-    for problem in _problems(tree, _unstable(connection), layout):
-        raise InvalidError(
-            f"where = {where!r} holds {problem}: it has to be one expression over the columns of a row",
-            hint=_example(layout),
-        )
+    own = frozenset(column.name.lower() for column in layout.stored)
+    for problem in _problems(tree, own):
+        raise _refusal(where, problem, layout)
     _refuse_unfit(connection, where, sql, table, layout)
+    for problem in _bound_problems(connection, sql, table, layout):
+        raise _refusal(where, problem, layout)
     named = {name.lower() for name in _names(tree)}
     return Condition(sql, tuple(column.name for column in layout.stored if column.name.lower() in named))
 
@@ -111,51 +107,50 @@ def _parsed(connection: duckdb.DuckDBPyConnection, where: str, sql: str) -> dict
     return tree
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-    for child in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _nodes(child)
+def _refusal(where: str, problem: str, layout: Layout) -> InvalidError:
+    return InvalidError(
+        f"where = {where!r} holds {problem}: it has to be one expression over the columns of a row",
+        hint=_example(layout),
+    )
 
 
-def _problems(tree: dict[str, Any], unstable: dict[str, str], layout: Layout) -> Iterator[str]:
-    own = {column.name.lower() for column in layout.stored}
-    for node in _nodes(tree):
-        kind = str(node.get("class"))
-        if kind in _REFUSED:
+def _problems(tree: dict[str, Any], own: frozenset[str]) -> Iterator[str]:
+    for node in expressions.nodes(tree):
+        if (kind := str(node.get("class"))) in _REFUSED:
             yield _REFUSED[kind]
-        elif kind == "FUNCTION" and (name := str(node["function_name"]).lower()) in unstable:
-            yield f"{name}(), {unstable[name]}"
-        elif kind == "COLUMN_REF" and len(node["column_names"]) == 1:
-            # current_date and the like are written without parentheses.
-            name = node["column_names"][0].lower()
-            if name not in own and (name in unstable or name in _WITHOUT_PARENTHESES):
-                yield f"{name}, {_AT_ANOTHER_TIME}"
+    for call in expressions.written_calls(tree, own):
+        if call.name in engine.names("aggregate"):
+            yield f"{call.text}, {_AN_AGGREGATE}"
+        elif expressions.varies(call.name, call.count):
+            yield f"{call.text}, {_AT_ANOTHER_TIME}"
 
 
-def _unstable(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """Return functions that a condition must not call, by lower-case names, and why."""
-    if not _refused_functions:
-        query = (
-            "SELECT lower(function_name), function_type FROM duckdb_functions() WHERE function_type = 'aggregate'"
-            " OR stability <> 'CONSISTENT' OR (function_type = 'macro' AND regexp_matches(macro_definition, ?))"
-        )
-        for name, kind in connection.execute(query, [_CHANGING]).fetchall():
-            _refused_functions[name] = _AN_AGGREGATE if kind == "aggregate" else _AT_ANOTHER_TIME
-    return _refused_functions
+def _bound_problems(connection: duckdb.DuckDBPyConnection, sql: str, table: Name, layout: Layout) -> Iterator[str]:
+    """Find calls whose arguments have types with which the time decides; readers have one time zone."""
+    query = f"SELECT json_serialize_plan({literal('SELECT ' + _over_columns(sql, table, layout))}, optimize := false)"
+    found = json.loads(connection.execute(query).fetchall()[0][0])
+    if found["error"]:
+        yield "what DuckDB cannot describe"
+        return
+    for call in expressions.bound_calls(found["plans"][0]["expressions"]):
+        if not call.is_consistent_in_zone:
+            yield f"{call.name}(), {_AT_ANOTHER_TIME}"
 
 
 def _names(tree: dict[str, Any]) -> Iterator[str]:
-    for node in _nodes(tree):
+    for node in expressions.nodes(tree):
         if node.get("class") == "COLUMN_REF":
             yield from node["column_names"]
 
 
-def _refuse_unfit(connection: duckdb.DuckDBPyConnection, where: str, sql: str, table: Name, layout: Layout) -> None:
+def _over_columns(sql: str, table: Name, layout: Layout) -> str:
     columns = ", ".join(f"CAST(NULL AS {column.type}) AS {quote(column.name)}" for column in layout.stored)
+    return f"{sql} FROM (SELECT {columns}) AS {quote(table.name)}"
+
+
+def _refuse_unfit(connection: duckdb.DuckDBPyConnection, where: str, sql: str, table: Name, layout: Layout) -> None:
     with refused(f"where = {where!r} does not fit table {table}", lambda said: _hint(said, layout)):
-        query = f"DESCRIBE SELECT {sql} FROM (SELECT {columns}) AS {quote(table.name)}"
-        found = connection.execute(query).fetchall()[0][1]
+        found = connection.execute(f"DESCRIBE SELECT {_over_columns(sql, table, layout)}").fetchall()[0][1]
     if found != "BOOLEAN":
         raise InvalidError(f"where = {where!r} is of type {found}, and not true or false", hint=_example(layout))
 

@@ -6,7 +6,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -15,6 +14,7 @@ from wlc.capture.duckdb import checks, journal
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.capture.duckdb.prepared import PreparedStatements
 from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.lexer import words
 from wlc.dialect.sql import quote
 from wlc.farm import table_names
@@ -42,10 +42,18 @@ class SeenCatalog:
 
 
 @dataclass
+class MacroChanges:
+    """How often a statement of some connection may have changed which macros there are, in any database."""
+
+    count: int = 0
+
+
+@dataclass
 class CapturedTables:
     """Captured tables as the connection's current transaction sees them.
 
     Attributes:
+        macro_changes: Of all connections to the database.
         generation: The catalog's generation when it was read; -1 if that is not certain.
         triggers: For each trigger its table and the words of its body, in lower case.
         prepared: The connection's prepared statements.
@@ -55,6 +63,7 @@ class CapturedTables:
 
     connection: duckdb.DuckDBPyConnection
     catalog: str
+    macro_changes: MacroChanges = field(default_factory=MacroChanges)
     generation: int = -1
     by_name: dict[Name, CapturedTable] = field(default_factory=dict)
     relations: frozenset[str] = frozenset()
@@ -65,6 +74,7 @@ class CapturedTables:
     prepared: PreparedStatements = field(init=False)
     journals: dict[int, str | None] = field(default_factory=dict)
     _refers: dict[int, bool] = field(default_factory=dict)
+    _macros: tuple[int, frozenset[str]] | None = None
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
     _parsed: dict[Hashable, duckdb.Statement | None] = field(default_factory=dict)
 
@@ -98,6 +108,7 @@ class CapturedTables:
         self._read_triggers()
         self.rules = checks.read_rules(self.connection, self.catalog)
         self.forget_names()
+        self._macros = None
 
     def see(self, generation: int, seen: SeenCatalog | None) -> SeenCatalog:
         """Know the committed catalog of a generation, from another connection if that has read it; returns it."""
@@ -109,27 +120,28 @@ class CapturedTables:
         # Temporary tables of the connection may have triggers, too.
         self._read_triggers()
         self.forget_names()
+        self._macros = None
         return seen
-
-    @property
-    def functions(self) -> dict[str, str]:
-        """DuckDB's word for how stable each of its own functions is, by lower-case names."""
-        return self._own_functions[0]
-
-    @property
-    def aggregates(self) -> frozenset[str]:
-        """Lower-case names of DuckDB's own aggregates."""
-        return self._own_functions[1]
-
-    # DuckDB takes long to list its functions, and most connections run no statement for which they matter.
-    @cached_property
-    def _own_functions(self) -> tuple[dict[str, str], frozenset[str]]:
-        return read_functions(self.connection)
 
     def forget_names(self) -> None:
         """Forget which tables names mean: the search path or a temporary table has changed."""
         self._resolved.clear()
         self.relations = frozenset()
+
+    def forget_macros(self) -> None:
+        """Let all connections forget which macros there are: a schema has changed, or which databases are attached."""
+        self.macro_changes.count += 1
+
+    def is_volatile(self, name: str) -> bool:
+        """Say whether a call of a lower-case name may give another answer when it runs again in the transaction."""
+        if engine.is_volatile(name):
+            return True
+        changes = self.macro_changes.count
+        if self._macros is None or self._macros[0] != changes:
+            # A macro hides DuckDB's own function. DuckDB lists its own, too, which takes long.
+            query = "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE NOT internal"
+            self._macros = changes, frozenset(row[0] for row in self.connection.execute(query).fetchall())
+        return name in self._macros[1]
 
     def resolve(self, parts: tuple[str, ...]) -> CapturedTable | None:
         """Return the captured table that a name means now; None for temporary tables and other databases."""
@@ -235,12 +247,3 @@ class CapturedTables:
     def _read_triggers(self) -> None:
         rows = self.connection.execute("SELECT lower(table_name), sql FROM duckdb_triggers()").fetchall()
         self.triggers = tuple((table, words(re.split(r"\bSTATEMENT\b", sql, maxsplit=1)[-1])) for table, sql in rows)
-
-
-def read_functions(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, str], frozenset[str]]:
-    """Return DuckDB's word for how stable each of its own functions is, and which of them are aggregates."""
-    rows = connection.execute(
-        "SELECT lower(function_name), max(coalesce(stability, function_type)), bool_or(function_type = 'aggregate')"
-        " FROM duckdb_functions() WHERE internal AND function_type IN ('scalar', 'aggregate') GROUP BY ALL"
-    ).fetchall()
-    return {name: stability for name, stability, _ in rows}, frozenset(name for name, _, is_one in rows if is_one)

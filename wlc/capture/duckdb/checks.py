@@ -8,25 +8,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.settings import row_settings_changed, without_row_settings
+from wlc.dialect.duckdb import engine, expressions
+from wlc.dialect.duckdb.settings import held, without_row_settings
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import duckdb
 
     from wlc.farm.model import Settings
 
-_ZONED = "WITH TIME ZONE"
+# Zones that differ in the hour, in the minute and in the day of most moments.
+_ZONES = ("Etc/GMT+12", "Pacific/Kiritimati", "Asia/Kathmandu")
 # A text of a zoned time that names its zone means the same everywhere.
 _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
-# They order values by default_order and default_null_order.
-_ORDERED_BY_SETTINGS = re.compile(r"(list|array)_(reverse_)?sort|(list_|array_)?grade_up")
 # They look at a value and do not compute with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
+_IN_ZONE = "it computes with a time with time zone, which depends on the setting TimeZone"
+_NOT_ALONE = "{} does not depend on the row alone"
+# They end the statement, in every session.
+_WITHOUT_ANSWER = frozenset({"error"})
+_MACROS = """
+    SELECT lower(function_name), macro_definition FROM duckdb_functions()
+    WHERE NOT internal AND database_name IN ($1, 'temp') AND function_type = 'macro'
+"""
 _RULES = """
     SELECT schema_name, table_name, 'CHECK', expression FROM duckdb_constraints()
     WHERE database_name = $1 AND schema_name <> 'wlc' AND constraint_type = 'CHECK'
@@ -63,7 +71,6 @@ def refuse_unstable(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
     rules: Iterable[RowRule],
-    functions: Callable[[], Mapping[str, str]],
 ) -> None:
     """Refuse rules that may give another answer elsewhere.
 
@@ -71,24 +78,25 @@ def refuse_unstable(
         connection: Sees the tables.
         catalog: Name of the database.
         rules: Of these tables. A key of an index that is not unique cannot keep a row out.
-        functions: Returns DuckDB's word for how stable each of its functions is, by lower-case names.
 
     Raises:
         UnsupportedError: A rule depends on the time, on chance or on settings of the session, or may do so.
     """
     decisive = sorted((r for r in rules if r.kind != "INDEX"), key=lambda rule: (rule.table, rule.expression))
-    stability = functions() if decisive else {}
+    macros = macros_of(connection, catalog) if decisive else {}
     for rule in decisive:
-        query = literal(f"SELECT {rule.expression} FROM {quote(catalog)}.{rule.table.sql}")
-        plan = connection.execute(f"SELECT json_serialize_plan({query}, optimize := false)").fetchall()[0][0]
-        found = json.loads(plan)
-        causes = ["it cannot be analysed"] if found["error"] else _causes(found["plans"][0]["expressions"], stability)
-        for cause in causes:
-            raise UnsupportedError(
-                f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer"
-                f" on a replica, because {cause}",
-                hint="leave it out, or compute with values that name their time zone",
-            )
+        for cause in causes(connection, catalog, rule, macros):
+            raise _refusal(rule, cause)
+    for rule in _differing_by_zone(connection, catalog, decisive):
+        raise _refusal(rule, _IN_ZONE)
+
+
+def _refusal(rule: RowRule, cause: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer on a"
+        f" replica, because {cause}",
+        hint="leave it out, or compute with values that name their time zone",
+    )
 
 
 def refuse_unlike(
@@ -112,7 +120,7 @@ def refuse_unlike(
     """
     if not changed:
         return
-    with without_row_settings(connection, row_settings_changed(connection)):
+    with without_row_settings(connection):
         for rule in rules:
             if any(_count_refused(connection, catalog, rule, condition) for condition in written[rule.table]):
                 named = ", ".join(f"{name} = {value!r}" for name, value in changed)
@@ -129,7 +137,7 @@ def refuse_present(connection: duckdb.DuckDBPyConnection, catalog: str, rules: I
     Raises:
         UnsupportedError: There are such rows.
     """
-    with without_row_settings(connection, row_settings_changed(connection)):
+    with without_row_settings(connection):
         for rule in rules:
             if count := _count_refused(connection, catalog, rule):
                 raise UnsupportedError(
@@ -148,25 +156,92 @@ def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: Ro
     return int(connection.execute(query).fetchall()[0][0])
 
 
-def _causes(tree: Any, stability: Mapping[str, str]) -> Iterator[str]:
-    """What makes a bound expression depend on more than its operands."""
-    if isinstance(tree, list):
-        for child in tree:
-            yield from _causes(child, stability)
+def causes(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Say what makes a rule depend on more than the row, as far as names and types show it.
+
+    Args:
+        connection: Sees the table.
+        catalog: Name of the database.
+        rule: Of the table.
+        macros: Definitions of the macros that the rule may call, by lower-case name.
+    """
+    for written in sorted(set(_written(connection, rule, macros))):
+        if expressions.varies(written.name, written.count) and written.name not in _WITHOUT_ANSWER:
+            yield _NOT_ALONE.format(written.text)
+    bound = _bound(connection, catalog, rule)
+    if bound is None:
+        yield "it cannot be analysed"
         return
-    if not isinstance(tree, dict):
+    for call in expressions.bound_calls(bound):
+        if not call.meant:
+            yield f"{call.name}() is no function of DuckDB's own"
+        elif not call.is_consistent_in_zone and call.name not in _WITHOUT_ANSWER:
+            yield _NOT_ALONE.format(f"{call.name}()")
+        elif call.name in engine.ORDERED_BY_SETTINGS:
+            yield f"{call.name}() depends on default_order and default_null_order"
+        elif call.depends_on_zone:
+            yield _IN_ZONE
+    if any(_computes_in_zone(node) for node in expressions.nodes(bound)):
+        yield _IN_ZONE
+
+
+def macros_of(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, list[str]]:
+    """Return the definitions of the macros of a database, by lower-case name."""
+    found: dict[str, list[str]] = {}
+    for name, definition in connection.execute(_MACROS, [catalog]).fetchall():
+        found.setdefault(name, []).append(definition)
+    return found
+
+
+def _written(
+    connection: duckdb.DuckDBPyConnection, rule: RowRule, macros: Mapping[str, Sequence[str]]
+) -> Iterator[expressions.WrittenCall]:
+    """Yield the calls in a rule as it is written, and in the macros that it calls.
+
+    Where a call is an argument and no column decides about it, DuckDB's bound expression has only its value.
+    """
+    pending, known = list(expressions.calls_in(connection, rule.expression)), set[str]()
+    while pending:
+        call = pending.pop()
+        yield call
+        if call.name not in known:
+            known.add(call.name)
+            pending += [each for text in macros.get(call.name, ()) for each in expressions.calls_in(connection, text)]
+
+
+def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Any:
+    """The expression as DuckDB has resolved its names and types; None if it says nothing."""
+    query = literal(f"SELECT {rule.expression} FROM {quote(catalog)}.{rule.table.sql}")
+    plan = connection.execute(f"SELECT json_serialize_plan({query}, optimize := false)").fetchall()[0][0]
+    found = json.loads(plan)
+    return None if found["error"] else found["plans"][0]["expressions"]
+
+
+def _differing_by_zone(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rules: Collection[RowRule]
+) -> Iterator[RowRule]:
+    """Yield rules with a part that no column decides about, but the setting TimeZone does.
+
+    DuckDB puts the value of such a part in its place, so that nothing else shows it.
+    """
+    if not rules:
         return
-    path = tree.get("qname", {}).get("path") or [tree.get("function_name", "")]
-    name = str(path[-1]).lower()
-    children = tree.get("children", [])
-    if stability.get(name, "CONSISTENT") != "CONSISTENT" and name != "error":
-        yield f"{name}() does not depend on the row alone"
-    if _ORDERED_BY_SETTINGS.fullmatch(name):
-        yield f"{name}() depends on default_order and default_null_order"
-    types = [_type_of(child) for child in children] + [_type_of(tree)]
-    if children and any(_ZONED in text for text in types) and not _is_certain(tree, children, types):
-        yield "it computes with a time with time zone, which depends on the setting TimeZone"
-    yield from _causes(children, stability)
+    found = []
+    with held(connection, {"TimeZone": _ZONES[0]}):
+        for zone in _ZONES:
+            connection.execute(f"SET SESSION TimeZone = {literal(zone)}")
+            found.append([_bound(connection, catalog, rule) for rule in rules])
+    yield from (rule for rule, one, *others in zip(rules, *found, strict=True) if any(other != one for other in others))
+
+
+def _computes_in_zone(node: dict[str, Any]) -> bool:
+    children = node.get("children") if "expression_class" in node else None
+    if not isinstance(children, list) or not children:
+        return False
+    types = [_type_of(child) for child in children] + [_type_of(node)]
+    return engine.is_zoned(types) and not _is_certain(node, children, types)
 
 
 def _is_certain(tree: dict[str, Any], children: list[dict[str, Any]], types: list[str]) -> bool:

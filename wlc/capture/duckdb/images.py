@@ -405,10 +405,7 @@ class Images:
     def _changed(self, statement: str, parameters: dict[str, object] | None = None) -> int:
         """Insert images, and return how many."""
         result = self.connection.execute(statement, parameters) if parameters else self.connection.execute(statement)
-        count = int(result.fetchall()[0][0])
-        if count == 0:
-            unspoil(self.connection, self.table)
-        return count
+        return int(result.fetchall()[0][0])
 
     def _drop_copy(self) -> None:
         if self.copy is not None:
@@ -422,17 +419,6 @@ def conflict(table: Name) -> duckdb.TransactionException:
         f"TransactionContext Error: Conflict: rows of table {table} that this transaction changes were changed by"
         " another one after it began"
     )
-
-
-def unspoil(connection: duckdb.DuckDBPyConnection, table: CapturedTable) -> None:
-    """Protect an image table after an INSERT into it that added no rows.
-
-    DuckDB 2.0 has a defect: if the transaction's first INSERT into a table adds no rows, and a large one by several
-    threads follows, nobody can read any row of the table after the commit until the file is opened again. The rows are
-    only counted. One row that is inserted and deleted in between prevents that.
-    """
-    connection.execute(f"INSERT INTO {table.images} (_tick) VALUES (0)")
-    connection.execute(f"DELETE FROM {table.images} WHERE rowid >= {LOCAL_ROWID} AND _weight IS NULL")
 
 
 def bag_difference_sql(table: CapturedTable, before: str | None) -> str:

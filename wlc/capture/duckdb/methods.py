@@ -35,6 +35,7 @@ _PASSED_ON = (
     "_own_sources",
     "_register_arrow_source",
     "_register_collection",
+    "_register_declared",
     "_register_filelike",
     "_register_map",
     "_register_source",

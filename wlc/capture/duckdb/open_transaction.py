@@ -23,7 +23,7 @@ from wlc.capture.duckdb.effects import (
     clears,
     target_of,
 )
-from wlc.capture.duckdb.images import Images, conflict, unspoil
+from wlc.capture.duckdb.images import Images, conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
@@ -411,6 +411,7 @@ class OpenTransaction:
         before = self._before_schema
         after = schema_change.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
+        self.tables.forget_macros()
         if before is None or before == after:
             if effect.rewrites:
                 self._rewrite_alike(effect.target)
@@ -441,7 +442,7 @@ class OpenTransaction:
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append(JournalledDdl(told, *effects))
             effects = (), (), ()
-        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules, lambda: self.tables.functions)
+        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])
         for name in change.altered_tables:
@@ -482,8 +483,6 @@ class OpenTransaction:
         self._rewritten.add(table.name)
         if rows:
             self.records += [Clear(table.name, rows), JournalledImages(table.name, table.id, rows, 0)]
-        else:
-            unspoil(self.connection, table)
 
 
 def _casts_unlike(before: Layout, after: Layout) -> bool:

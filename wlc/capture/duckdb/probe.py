@@ -8,9 +8,8 @@ from functools import lru_cache
 import duckdb
 
 from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.dialect.duckdb import engine
 from wlc.farm.errors import UnsupportedError
-
-SUPPORTED = "DuckDB 2.0.0 and later, before 2.1"
 
 
 @lru_cache(maxsize=1)
@@ -27,14 +26,14 @@ def check() -> None:
 def check_connection(connection: duckdb.DuckDBPyConnection) -> None:
     """The same with a connection to an empty database."""
     try:
-        failed = _failed(connection)
+        failed = engine.defect() or _failed(connection)
     except duckdb.Error as error:
         text = str(error).partition("\n")[0]
         failed = f"does not run a statement ({text})"
     if failed:
         raise UnsupportedError(
             f"DuckDB {duckdb.__version__} {failed}, which the capture relies on",
-            hint=f"{SUPPORTED} are supported: pip install 'duckdb>=2.0,<2.1'",
+            hint=f"{engine.SUPPORTED} are supported: pip install '{engine.REQUIREMENT}'",
         )
 
 
@@ -55,7 +54,7 @@ def _failed(connection: duckdb.DuckDBPyConnection) -> str | None:
         return "moves a row when a plain column of it is updated"
     if seen != [(3,), (5,)]:
         return "does not show committed rows to other connections while a transaction is open"
-    for method in ("_submit", "_register_collection", "_prepare_script", "_bind", "_table_kind"):
+    for method in engine.PRIVATE_METHODS:
         if not hasattr(connection, method):
             return f"has no {method}() on its connections"
     connection.execute("BEGIN")

@@ -40,7 +40,7 @@ class CaptureSession:
     """
 
     def __init__(self, raw: duckdb.DuckDBPyConnection, shared: Shared) -> None:
-        self.tables = CapturedTables(raw, shared.catalog)
+        self.tables = CapturedTables(raw, shared.catalog, shared.macro_changes)
         self.transaction: OpenTransaction | None = None
         self._raw = raw
         self._shared = shared
@@ -94,6 +94,8 @@ class CaptureSession:
             # Those read nothing, and DuckDB detaches only what the transaction has not looked at.
             self.before_read(text, kind)
         self.tables.forget_names()
+        if kind in ("ATTACH", "DETACH"):
+            self.tables.forget_macros()
         self.tables.prepared.is_outdated = True
         if names_row_setting(text):
             self._note_row_settings()

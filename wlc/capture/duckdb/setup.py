@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import acceptance, checks, journal, packed, unpublished
-from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.capture.duckdb.sites import adoption, exceptions
@@ -36,7 +35,7 @@ def begin(shared: Shared, state: MasterState) -> None:
         adoption.release(connection, catalog)
         acceptance.refuse_present(connection, catalog)
         rules = checks.read_rules(connection, catalog)
-        checks.refuse_unstable(connection, catalog, rules, lambda: read_functions(connection)[0])
+        checks.refuse_unstable(connection, catalog, rules)
         checks.refuse_present(connection, catalog, rules)
         journal.install(connection, catalog)
         packed.create(connection, catalog)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import duckdb
 
 from wlc.capture.duckdb import confinement, journal, packed
+from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
 from wlc.capture.duckdb.commit_lock import CommitLock
 from wlc.capture.duckdb.connecting import connect
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from wlc.capture.duckdb.captured_tables import SeenCatalog
     from wlc.farm.model import Name
     from wlc.masters.background import Publisher
     from wlc.masters.state import MasterState, SiteState
@@ -59,6 +59,7 @@ class Shared:
         state: What the database remembers of itself; None if it has never been a master.
         publisher: Publishes in the background; None until a connection is opened that captures.
         row_settings_vary: A statement of some connection may have changed which rows CHECK constraints accept.
+        macro_changes: Of the schema and the attached databases, by all connections.
         work: Folder for files until they are published, where the database may write only there; else None.
         confined_by: Settings of its connections that cut it off from files or lock its settings.
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
@@ -86,6 +87,7 @@ class Shared:
     commit_lock: CommitLock = field(default_factory=CommitLock)
     publish_lock: threading.RLock = field(default_factory=threading.RLock)
     row_settings_vary: bool = False
+    macro_changes: MacroChanges = field(default_factory=MacroChanges)
     work: Path | None = None
     confined_by: Mapping[str, str] = field(default_factory=dict)
     users: int = 0

@@ -11,6 +11,7 @@ from wlc.capture.duckdb.analysis import aggregates_in_order_free
 from wlc.capture.duckdb.by_key import FEW
 from wlc.capture.duckdb.effects import MergeEffect, TouchEffect, UpsertEffect
 from wlc.capture.duckdb.values import typed
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 
@@ -117,9 +118,9 @@ def is_stable(tables: CapturedTables, effect: TouchEffect | UpsertEffect | Merge
     """Whether a part of the statement run by itself must find the same rows as the statement."""
     if not effect.is_stable or not effect.relations <= tables.real_relations():
         return False
-    if any(tables.functions.get(name, "VOLATILE") == "VOLATILE" for name in effect.functions):
+    if any(map(tables.is_volatile, effect.functions)):
         return False
-    return not effect.functions or aggregates_in_order_free(effect.functions, tables.aggregates)
+    return not effect.functions or aggregates_in_order_free(effect.functions, engine.names("aggregate"))
 
 
 def subset(parameters: Any, names: frozenset[str]) -> dict[str, object]:

@@ -8,17 +8,12 @@ called and whether or not a macro has it. Any other name must be a macro of the 
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import TYPE_CHECKING
 
-import duckdb
+from wlc.dialect.duckdb import engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-# Kinds that `duckdb_functions` tells apart, by the place of a call.
-_IN_FROM = ("table", "table_macro", "pragma")
-_IN_EXPRESSIONS = ("scalar", "aggregate", "window", "macro")
+    import duckdb
 
 # Table functions that neither open files nor change anything.
 TABLE_FUNCTIONS = frozenset(
@@ -174,13 +169,9 @@ def is_the_engines(name: str, *, in_from: bool) -> bool:
     return like.search(name) is not None or name in internal(in_from=in_from)
 
 
-@cache
 def internal(*, in_from: bool) -> frozenset[str]:
     """Return the lower-case names of the engine's own functions."""
-    kinds = list(_IN_FROM if in_from else _IN_EXPRESSIONS)
-    query = "SELECT lower(function_name) FROM duckdb_functions() WHERE internal AND list_contains(?, function_type)"
-    with duckdb.connect() as connection:
-        return _names(connection.execute(query, [kinds]).fetchall())
+    return engine.names(*(engine.IN_FROM if in_from else engine.IN_EXPRESSIONS))
 
 
 def _macros(connection: duckdb.DuckDBPyConnection, catalog: str, in_from: bool) -> frozenset[str]:
@@ -188,8 +179,5 @@ def _macros(connection: duckdb.DuckDBPyConnection, catalog: str, in_from: bool) 
         "SELECT lower(function_name) FROM duckdb_functions()"
         " WHERE database_name = ? AND NOT internal AND function_type = ?"
     )
-    return _names(connection.execute(query, [catalog, "table_macro" if in_from else "macro"]).fetchall())
-
-
-def _names(rows: Iterable[tuple[str]]) -> frozenset[str]:
+    rows = connection.execute(query, [catalog, "table_macro" if in_from else "macro"]).fetchall()
     return frozenset(name for (name,) in rows)

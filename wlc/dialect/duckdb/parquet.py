@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SHOWN_MAX = 200
+_OF_FILES = (duckdb.InvalidInputException, duckdb.BinderException, duckdb.ConversionException)
 
 
 def described(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, str]]:
@@ -29,6 +30,9 @@ def reading(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except (duckdb.InvalidInputException, duckdb.BinderException, duckdb.ConversionException) as error:
+    except duckdb.Error as error:
+        # Some errors about the bytes of a file have no class of their own.
+        if type(error) is not duckdb.Error and not isinstance(error, _OF_FILES):
+            raise
         message = f"{where[:_SHOWN_MAX]} cannot be read: {str(error).splitlines()[0]}"
         raise CorruptError(message, path=where) from error

@@ -1,4 +1,4 @@
-"""Settings of DuckDB, by what they do to a schema statement. A test compares the list with `duckdb_settings()`."""
+"""Settings of DuckDB, by what they do to a schema statement. A test compares the lists with those of DuckDB."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import engine
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import duckdb
 
@@ -42,10 +44,17 @@ MEANING = {
 # count when a statement is parsed, or for computations that are refused in such places.
 _OF_ROWS = ("default_collation", "error_on_division_by_zero", "ieee_floating_point_ops")
 _NAMES_OF_ROWS = re.compile("|".join(_OF_ROWS), re.IGNORECASE)
-# They put another parser in the place of DuckDB's own, which replicas do not have.
-PARSER = {"active_grammar_extensions": "[]", "allow_parser_override_extension": "DEFAULT", "current_dialect": None}
-# The time zone that a statement without one runs in; DuckDB's default is that of the machine.
-_SAME = {"Etc/UTC": "UTC"}
+# They let DuckDB accept text that replicas refuse: by another parser, which replicas do not have, or by rules that
+# DuckDB gives up. Statements that such a setting lets pass would fail again whenever a view is bound.
+REFUSED = {
+    "active_grammar_extensions": "[]",
+    "allow_parser_override_extension": "DEFAULT",
+    "current_dialect": None,
+    "lambda_syntax": "DEFAULT",
+    "old_implicit_casting": "false",
+}
+# How DuckDB shows a value of `MEANING` as well. The time zone is the machine's unless it is set.
+_SAME = {"ASC": "ASCENDING", "Etc/UTC": "UTC"}
 # A value of `MEANING` as DuckDB shows it.
 _VALUE = re.compile(r"[\w+/.\- ]{0,64}", re.ASCII)
 
@@ -54,13 +63,13 @@ def of_session(connection: duckdb.DuckDBPyConnection) -> Settings:
     """Return the settings that change what the session's statements mean.
 
     Raises:
-        UnsupportedError: The session has another parser than DuckDB's own.
+        UnsupportedError: The session accepts text that replicas refuse.
     """
-    found = _values(connection, (*MEANING, *PARSER))
-    for name, value in PARSER.items():
+    found = _values(connection, (*MEANING, *REFUSED))
+    for name, value in REFUSED.items():
         if found[name] != value:
             raise UnsupportedError(
-                f"schema statements of another parser cannot be captured: setting {name} is {found[name]}",
+                f"schema statements cannot be captured while setting {name} is {found[name]}: replicas do not have it",
                 hint=f"RESET {name}",
             )
     return tuple((name, _SAME.get(found[name], found[name])) for name in sorted(MEANING) if _differs(name, found[name]))
@@ -97,18 +106,22 @@ def row_settings_changed(connection: duckdb.DuckDBPyConnection) -> Settings:
     return tuple((name, value) for name, value in _values(connection, _OF_ROWS).items() if value != MEANING[name])
 
 
+def without_row_settings(connection: duckdb.DuckDBPyConnection) -> AbstractContextManager[None]:
+    """Give a session DuckDB's defaults of the settings that change which rows are accepted."""
+    return held(connection, {name: MEANING[name] for name, _ in row_settings_changed(connection)})
+
+
 @contextmanager
-def without_row_settings(connection: duckdb.DuckDBPyConnection, changed: Settings) -> Iterator[None]:
-    """Give a session DuckDB's defaults of the settings that `row_settings_changed` has found."""
-    names = [name for name, _ in changed]
-    query = "SELECT name FROM duckdb_settings() WHERE list_contains(?, name) AND scope = 'LOCAL'"
-    own = {name for (name,) in connection.execute(query, [names]).fetchall()} if names else set()
+def held(connection: duckdb.DuckDBPyConnection, values: Mapping[str, str]) -> Iterator[None]:
+    """Give a session other settings for a while; those that it inherits, it inherits again."""
+    before = _values(connection, list(values)) if values else {}
+    own = engine.of_session(connection, list(values)) if values else frozenset()
     try:
-        for name in names:
-            connection.execute(f"SET SESSION {quote(name)} = {literal(MEANING[name])}")
+        for name, value in values.items():
+            connection.execute(f"SET SESSION {quote(name)} = {literal(value)}")
         yield
     finally:
-        for name, value in changed:
+        for name, value in before.items():
             connection.execute(
                 f"SET SESSION {quote(name)} = {literal(value)}" if name in own else f"RESET SESSION {quote(name)}"
             )

@@ -58,7 +58,7 @@ def store_sql(column: Column, value: str | None = None) -> str:
 def file_format(columns: Iterable[Column]) -> str:
     """Return COPY's options for a file that is kept, which readers other than DuckDB read as well.
 
-    The encodings of Parquet's version 2 make files a third smaller and are no slower to write or read. DuckDB 2.0.0
+    The encodings of Parquet's version 2 make files a third smaller and are no slower to write or read. DuckDB 2.0
     writes a UINTEGER of 2^31 or more in them so that readers built on Arrow fail.
     """
     version = "v1" if any("UINTEGER" in storage_type(column.type) for column in columns) else "v2"

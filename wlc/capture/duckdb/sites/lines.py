@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
+from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.sites.conflict_window import added_columns, key_value
 from wlc.dialect.duckdb.catalog import replaced_columns
@@ -321,12 +321,10 @@ def journal_images(
     """
     images, columns = found.table.images, "".join(f", l.{name}" for name in found.table.columns)
 
-    def write(query: str) -> int:
-        return int(connection.execute(f"INSERT INTO {images} {query}").fetchall()[0][0])
+    def write(query: str) -> None:
+        connection.execute(f"INSERT INTO {images} {query}")
 
-    written = write(f"SELECT {before} + l._line, 1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = 1")
-    if not written:
-        unspoil(connection, found.table)
+    write(f"SELECT {before} + l._line, 1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = 1")
     if not found.key:
         write(f"SELECT {before} + l._line, -1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = -1")
         return

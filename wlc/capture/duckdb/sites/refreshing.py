@@ -33,21 +33,15 @@ def journal_refresh(
     table, wanted = step.table, rejection.after_sql(place)
     rejection.find_present(connection, step, wanted)
     keys = [f"k.{name}" if name in key_names(table) else "NULL" for name in table.columns]
-    # DuckDB loses rows of a table whose first INSERT in a transaction adds none; see `images.unspoil`.
     absent = f"FROM {KEYS} AS k SEMI JOIN ({wanted}) AS w ON w.key = k.key ANTI JOIN {PRESENT} AS p ON p.key = k.key"
-    there, gone = (
-        bool(connection.execute(f"SELECT 1 {rows} LIMIT 1").fetchall()) for rows in (f"FROM {PRESENT}", absent)
-    )
     # Two statements: as one with UNION ALL, DuckDB 2.0 has been seen to hang in it.
-    if there:
-        columns = ", ".join(table.columns)
-        connection.execute(
-            f"INSERT INTO {table.images} SELECT {tick}, {journal.REFRESHED}, NULL, NULL, {columns} FROM {PRESENT}"
-        )
-    if gone:
-        connection.execute(
-            f"INSERT INTO {table.images} SELECT {tick}, {journal.ABSENT}, NULL, NULL, {', '.join(keys)} {absent}"
-        )
+    connection.execute(
+        f"INSERT INTO {table.images} SELECT {tick}, {journal.REFRESHED}, NULL, NULL, {', '.join(table.columns)}"
+        f" FROM {PRESENT}"
+    )
+    connection.execute(
+        f"INSERT INTO {table.images} SELECT {tick}, {journal.ABSENT}, NULL, NULL, {', '.join(keys)} {absent}"
+    )
     counts = connection.execute(
         f"SELECT _weight, count(*) FROM {table.images} WHERE _tick = {tick} GROUP BY ALL ORDER BY ALL"
     )

@@ -147,12 +147,10 @@ class TrackedReads:
         if table.id in self.tables and table.has_rowid:
             known = f"SELECT _rowid FROM {table.images} WHERE _tick = {READS_TICK} AND _weight >= {weight}"
             found = f"SELECT * FROM ({found}) WHERE r NOT IN ({known})"
-        # DuckDB loses rows of a table whose first INSERT in a transaction adds none; see `images.unspoil`.
-        if not self.connection.execute(f"SELECT 1 FROM ({found}) LIMIT 1", values).fetchall():
-            return
         noted = self.connection.execute(f"INSERT INTO {table.images} {found}", values).fetchall()[0][0]
-        self.tables[table.id] = table
-        self._rows[table.id, weight] = self._rows.get((table.id, weight), 0) + int(noted)
+        if noted:
+            self.tables[table.id] = table
+            self._rows[table.id, weight] = self._rows.get((table.id, weight), 0) + int(noted)
 
     def complete(self, tick: int) -> list[JournalledReads]:
         """Give what was read the tick of the transaction, which commits next, and return the records of it."""

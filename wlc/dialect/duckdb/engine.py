@@ -1,0 +1,133 @@
+"""What dbfarm knows of DuckDB itself: the version, and what DuckDB's catalogs say about its own functions and settings.
+
+Versions of DuckDB differ in them. So every question to these catalogs is asked here, and other files take the answers.
+A test compares the catalogs of the engine that runs with those that were last understood, and names each difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import duckdb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SUPPORTED = "DuckDB 2.0.1 and later, before 2.1"
+REQUIREMENT = "duckdb>=2.0.1,<2.1"
+_UNREADABLE = ("2.0.0",)
+# Methods of a connection that no documentation names, docs/decisions/0012-private-methods-of-duckdb.md.
+PRIVATE_METHODS = ("_submit", "_register_collection", "_prepare_script", "_create_view", "_bind", "_table_kind")
+# Kinds that `duckdb_functions` tells apart, by the place of a call.
+IN_FROM = ("table", "table_macro", "pragma")
+IN_EXPRESSIONS = ("scalar", "aggregate", "window", "macro")
+# Types whose values a calculation takes to the setting TimeZone, as the catalogs and bound expressions write them.
+ZONED = ("WITH TIME ZONE", "TIMESTAMPTZ_NS")
+# Functions that are written without parentheses, where no column has the name.
+WITHOUT_PARENTHESES = {
+    "current_catalog": "current_catalog",
+    "current_date": "current_date",
+    "current_role": "current_role",
+    "current_schema": "current_schema",
+    "current_time": "get_current_time",
+    "current_timestamp": "get_current_timestamp",
+    "current_user": "current_user",
+    "localtime": "current_localtime",
+    "localtimestamp": "current_localtimestamp",
+    "session_user": "session_user",
+    "user": "user",
+}
+# They order values by default_order and default_null_order.
+ORDERED_BY_SETTINGS = frozenset(
+    "array_grade_up array_reverse_sort array_sort grade_up list_grade_up list_reverse_sort list_sort".split()
+)
+# DuckDB calls these consistent. With one argument, `age` counts from today; others tell of the program or the session.
+VARYING = frozenset(
+    [("age", 1), ("version", 0), *((name, 0) for name in ("current_role", "current_user", "session_user", "user"))]
+)
+_CONSISTENT = "CONSISTENT"
+_VOLATILE = "VOLATILE"
+_FUNCTIONS = """
+    SELECT lower(function_name), function_type, coalesce(stability, ''), parameter_types, coalesce(varargs, ''),
+        coalesce(return_type, ''), coalesce(macro_definition, '')
+    FROM duckdb_functions() WHERE internal
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One of the functions of a name.
+
+    Attributes:
+        kind: One of `IN_FROM` and `IN_EXPRESSIONS`.
+        stability: DuckDB's word for how long the same arguments give the same answer; "" for a macro.
+        parameters: Types of the parameters.
+        varargs: Type of any more arguments; "" if there can be none.
+        returned: Type of the answer, as far as it is the same for all arguments.
+        definition: The expression that a macro stands for; "" for others.
+    """
+
+    kind: str
+    stability: str
+    parameters: tuple[str, ...]
+    varargs: str
+    returned: str
+    definition: str
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether DuckDB says that the same arguments always give the same answer."""
+        return self.stability == _CONSISTENT
+
+    @property
+    def depends_on_zone(self) -> bool:
+        """Whether the setting TimeZone decides about the answer, and nothing else besides the arguments."""
+        return not self.is_consistent and bool(self.parameters) and is_zoned((*self.parameters, self.returned))
+
+
+def defect() -> str | None:
+    """Return what this version does wrong that others cannot make up for; None for a supported one."""
+    # Rows that several threads add to a table stay unread, if an INSERT of no rows came before in the transaction.
+    return "reads no rows of some tables" if duckdb.__version__ in _UNREADABLE else None
+
+
+def is_zoned(types: Sequence[str]) -> bool:
+    """Whether a type, or a member of one, is a time with time zone."""
+    return any(zoned in text for text in types for zoned in ZONED)
+
+
+@cache
+def functions() -> Mapping[str, tuple[Overload, ...]]:
+    """Return all functions of DuckDB's own, by lower-case name; an extension that is loaded later has others."""
+    found: dict[str, list[Overload]] = {}
+    with duckdb.connect() as connection:
+        for name, kind, stability, parameters, *texts in connection.execute(_FUNCTIONS).fetchall():
+            overload = Overload(kind, stability, tuple(each or "" for each in parameters), *texts)
+            found.setdefault(name, []).append(overload)
+    return {name: tuple(overloads) for name, overloads in found.items()}
+
+
+@cache
+def names(*kinds: str) -> frozenset[str]:
+    """Return the lower-case names of DuckDB's own functions of some kinds."""
+    return frozenset(name for name, overloads in functions().items() if any(each.kind in kinds for each in overloads))
+
+
+def is_volatile(name: str) -> bool:
+    """Say whether a second call in a transaction may give another answer; true for a name that is not DuckDB's own."""
+    overloads = computing(name)
+    return not overloads or any(each.stability == _VOLATILE for each in overloads)
+
+
+def computing(name: str) -> tuple[Overload, ...]:
+    """Return the functions of a lower-case name that compute a value; macros and table functions are left out."""
+    return tuple(each for each in functions().get(name, ()) if each.kind in ("scalar", "aggregate", "window"))
+
+
+def of_session(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> frozenset[str]:
+    """Return the settings that have a value of the session's own, whatever DuckDB thinks of the setting."""
+    # Without the option, DuckDB lists neither deprecated settings nor those for debugging.
+    query = "SELECT name FROM duckdb_settings(include_all := true) WHERE list_contains(?, name) AND scope = 'LOCAL'"
+    return frozenset(name for (name,) in connection.execute(query, [list(names)]).fetchall())

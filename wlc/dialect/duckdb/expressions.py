@@ -1,0 +1,155 @@
+"""What an expression calls, read from the JSON in which DuckDB shows it: as it is written, and as DuckDB has bound it.
+
+An expression as it is written has names and no types: `+` may add numbers, dates or lists. A bound one has types, but
+not all calls: where no column decides about an argument, DuckDB puts its value in the place of the call.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from wlc.dialect.duckdb import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WrittenCall:
+    """A call in an expression as it is written, whose arguments have no types yet.
+
+    Attributes:
+        name: In lower case.
+        count: Number of arguments.
+        text: What to call it in a message.
+    """
+
+    name: str
+    count: int
+    text: str
+
+
+def varies(name: str, count: int) -> bool:
+    """Say whether a call may give another answer at another time or in another session, whatever its arguments are.
+
+    The time zone of the session is not meant: only the types of the arguments say whether it matters.
+
+    Args:
+        name: In lower case. A name that is not DuckDB's own does not vary.
+        count: Number of arguments.
+    """
+    if (name, count) in engine.VARYING:
+        return True
+    if overloads := engine.computing(name):
+        fitting = [each for each in overloads if len(each.parameters) == count or each.varargs] or overloads
+        return not any(each.is_consistent or each.depends_on_zone for each in fitting)
+    macros = (each for each in engine.functions().get(name, ()) if each.kind == "macro")
+    return any(
+        varies(call.name, call.count) for each in macros for call in _macro_calls(each.definition) if call.name != name
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in a bound expression.
+
+    Attributes:
+        name: In lower case.
+        count: Number of arguments.
+        meant: The functions of which it is one; empty if it is not DuckDB's own.
+    """
+
+    name: str
+    count: int
+    meant: tuple[engine.Overload, ...]
+
+    @property
+    def is_consistent_in_zone(self) -> bool:
+        """Whether nothing but the arguments and the setting TimeZone decides about the answer."""
+        settled = all(each.is_consistent or each.depends_on_zone for each in self.meant)
+        return bool(self.meant) and settled and not varies(self.name, self.count)
+
+    @property
+    def depends_on_zone(self) -> bool:
+        """Whether the setting TimeZone may decide about the answer, too."""
+        return any(each.depends_on_zone for each in self.meant)
+
+
+def bound_calls(tree: Any) -> Iterator[Call]:
+    """Yield the calls in a bound expression: what `json_serialize_plan` returns, or a part of it.
+
+    DuckDB replaces arguments that are the same for all rows by their values: `now() - x` shows no call of `now`.
+    """
+    for node in nodes(tree):
+        if "qname" not in node or "arguments" not in node:
+            continue
+        path, types = node["qname"]["path"], [type_text(each) for each in node["arguments"]]
+        found = _meant(str(path[-1]).lower(), types)
+        # Comparisons and casts are no functions of the catalog, and have no schema.
+        if found or len(path) > 1:
+            yield Call(str(path[-1]).lower(), len(types), found)
+
+
+def type_text(type_: Any) -> str:
+    """Return the name of a type of a bound expression; that of a nested one with all its members if one is zoned."""
+    text = json.dumps(type_)
+    name = str(type_["id"]) if isinstance(type_, dict) else text
+    return text if engine.is_zoned([text]) and not engine.is_zoned([name]) else name
+
+
+def _meant(name: str, types: Sequence[str]) -> tuple[engine.Overload, ...]:
+    overloads = engine.computing(name)
+    exact = tuple(each for each in overloads if each.parameters == tuple(types))
+    if exact or engine.is_zoned(types):
+        return exact or overloads
+    # DuckDB lists no parameters for those that bind themselves, as + of lists.
+    return tuple(each for each in overloads if not engine.is_zoned(each.parameters)) or overloads
+
+
+def calls_in(connection: duckdb.DuckDBPyConnection, expression: str) -> frozenset[WrittenCall]:
+    """Return the calls in an expression."""
+    text = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({expression}\n)"]).fetchall()[0][0]
+    return frozenset(written_calls(json.loads(text).get("statements", ())))
+
+
+def written_calls(tree: Any, columns: frozenset[str] = frozenset()) -> Iterator[WrittenCall]:
+    """Yield the calls in a parsed expression.
+
+    Args:
+        tree: What `json_serialize_sql` returns, or a part of it.
+        columns: Lower-case names that are columns.
+    """
+    for node in nodes(tree):
+        kind = node.get("class")
+        if kind == "FUNCTION":
+            name = str(node["function_name"]).lower()
+            # An older `storage_compatibility_version` has another word for arguments.
+            arguments = node["arguments"] if "arguments" in node else node["children"]
+            yield WrittenCall(name, len(arguments), f"{name}()")
+        elif kind == "COLUMN_REF" and len(node["column_names"]) == 1:
+            name = str(node["column_names"][0]).lower()
+            if name in engine.WITHOUT_PARENTHESES and name not in columns:
+                yield WrittenCall(engine.WITHOUT_PARENTHESES[name], 0, name)
+
+
+def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a parsed or bound expression, parents first."""
+    pending = [tree]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, dict):
+            yield found
+            pending.extend(reversed(found.values()))
+        elif isinstance(found, list):
+            pending.extend(reversed(found))
+
+
+@cache
+def _macro_calls(definition: str) -> frozenset[WrittenCall]:
+    with duckdb.connect() as connection:
+        return calls_in(connection, definition)
