@@ -27,7 +27,7 @@ WHOLE = SERVERS[:2]
 QUICK = "not slow"
 QUICK_CPU_S_MAX = 2.0
 # The whole file is slow; such a file is not even imported for a quick run.
-SLOW_FILE = re.compile(r"^pytestmark = (\[.*)?pytest\.mark\.slow\b", re.MULTILINE)
+SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 _too_long: dict[str, float] = {}
 _session_fixtures_cpu_s = 0.0

@@ -221,6 +221,7 @@ def public_wlc() -> frozenset[str]:
     return frozenset({"wlc", "wlc.__version__", *(f"wlc.{name}" for name in public_names("wlc"))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["wlr", "cli"])
 def test_replicas_and_commands_know_the_format_and_not_the_master(package: str) -> None:
     offenders = [
@@ -235,6 +236,7 @@ def test_replicas_and_commands_know_the_format_and_not_the_master(package: str) 
     assert offenders == []
 
 
+@pytest.mark.slow
 def test_format_knows_no_sql_engine() -> None:
     offenders = [
         f"{relative(file)}: {found.module}"
@@ -246,6 +248,7 @@ def test_format_knows_no_sql_engine() -> None:
     assert offenders == []
 
 
+@pytest.mark.slow
 def test_outside_libraries_stay_at_home() -> None:
     offenders = [
         f"{relative(file)}: {found.module}"
@@ -274,6 +277,7 @@ def test_every_layer_exists() -> None:
     assert [name for layer in LAYERS for name in layer if name not in modules()] == []
 
 
+@pytest.mark.slow
 def test_arrows_lead_down() -> None:
     offenders = [
         f"{module} -> {imported}"
@@ -371,6 +375,7 @@ def test_engines_named_are_found() -> None:
     assert {"'duckdb'", "is_parquet", "wlr.engine.postgres"} <= set(engines_named(ast.parse(text)))
 
 
+@pytest.mark.slow
 def test_engines_are_named_in_one_place() -> None:
     offenders = {
         relative(file): sorted(named)
@@ -462,6 +467,7 @@ def test_what_crosses_files_has_types() -> None:
     assert offenders == {}
 
 
+@pytest.mark.slow
 def test_state_has_fields() -> None:
     offenders = [
         f"{relative(file)}: {ast.unparse(node)}"
@@ -478,6 +484,7 @@ def test_state_has_fields() -> None:
 # Rule 7: compare-and-swap is written once.
 
 
+@pytest.mark.slow
 def test_compare_and_swap_is_written_once() -> None:
     homes = {
         relative(file)
@@ -509,6 +516,7 @@ def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
     assert not loaded & {"pyspark", "s3fs", "botocore", "pyarrow", "pandas", "rich", "typer", "cryptography"}
 
 
+@pytest.mark.slow
 def test_functions_are_not_replaced_by_modules_of_their_names() -> None:
     code = "import wlc, wlr, types\n" + "".join(f"import {module}\n" for module in modules())
     code += "assert not [n for p in (wlc, wlr) for n in p.__all__ if isinstance(getattr(p, n), types.ModuleType)]"

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import cast
 
+import pytest
 import typer
 
 import cli.wlc
@@ -194,6 +195,7 @@ comdb2_physreps comdb2_physrep_connections comdb2_physrep_sources
 """
 
 
+@pytest.mark.slow
 def test_every_name_of_comdb2_has_a_counterpart_or_a_reason() -> None:
     text = (ROOT / "docs" / "tiers.md").read_text(encoding="utf-8").partition("## For users of Comdb2")[2]
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE)

@@ -20,6 +20,8 @@ from packaging.version import Version
 
 from wlc.farm.version import __version__
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"wlc": "wlc", "wlr": "wlr", "cli": "dbfarm_cli"}
 # The libraries of this environment are more than an installation has: some are hidden at its start.

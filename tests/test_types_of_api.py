@@ -90,6 +90,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return {int(line): revealed or error for line, revealed, error in lines}
 
 
+@pytest.mark.slow
 def test_types_are_those_of_the_functions(told: dict[int, str]) -> None:
     expected = {
         number: line.partition("  # ")[2]

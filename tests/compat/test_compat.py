@@ -261,6 +261,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.slow
 def test_the_farm_is_written_the_same_again(tmp_path: Path) -> None:
     written = []
     for name in ("one", "two"):

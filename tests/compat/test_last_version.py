@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # A commit that writes the same format. Whoever changes the format moves it to the first commit that has it.
 BASE = "cdf23b9"
 ROOT = Path(__file__).parents[2]

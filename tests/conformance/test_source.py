@@ -116,6 +116,7 @@ VERBS = {
 }
 
 
+@pytest.mark.slow
 def test_every_verb_is_captured(engine: Engine, source: str, farm: str, copy: Path) -> None:
     for name, statement in VERBS.items():
         if name == "merge" and not engine.has_merge:
@@ -136,6 +137,7 @@ def test_rolled_back_rows_are_not_published(engine: Engine, source: str, farm: s
     assert (after.rows, after.tick > before.tick) == (1, True)
 
 
+@pytest.mark.slow
 def test_schema_changes_are_captured(engine: Engine, source: str, farm: str, copy: Path) -> None:
     for statement in (
         "ALTER TABLE t ADD COLUMN more INTEGER",
@@ -174,6 +176,7 @@ wlc.flush(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before the batch", "between batch and note"])
 def test_publisher_that_dies_loses_and_repeats_nothing(
     engine: Engine, source: str, farm: str, copy: Path, after: bool
@@ -217,6 +220,7 @@ def check_goes_on(engine: Engine, source: str, farm: str, copy: Path, *, is_publ
 # Snapshot, beat, stop ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_replicas_start_from_a_later_snapshot(engine: Engine, source: str, farm: str, copy: Path) -> None:
     manifest = wlc.snapshot(source)
     assert manifest.position.tick == wlc.tick(source) == 4
@@ -237,6 +241,7 @@ def test_status_is_asked_of_the_source_and_of_the_farm(engine: Engine, source: s
     assert wlc.clock(source) == wlc.clock("bank", farm=farm) == of_source.clock == of_farm.clock
 
 
+@pytest.mark.slow
 def test_beat_stays_over_stop_and_master_again(engine: Engine, source: str) -> None:
     assert wlc.beat(source) == 300
     assert wlc.beat(source, 10) == wlc.beat(source) == wlc.status(source).beat_s == 10
@@ -246,6 +251,7 @@ def test_beat_stays_over_stop_and_master_again(engine: Engine, source: str) -> N
     assert wlc.master(source, beat_s=60).beat_s == 60
 
 
+@pytest.mark.slow
 def test_stopped_master_begins_anew(engine: Engine, source: str, farm: str, copy: Path) -> None:
     """The rest is published; what is written until it is a master again is in the new history's snapshot only."""
     stopped = wlc.stop(source)

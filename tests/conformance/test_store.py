@@ -134,6 +134,7 @@ def test_replace_does_not_create_what_was_deleted(store: Store) -> None:
     assert not store.exists("config")
 
 
+@pytest.mark.slow
 def test_concurrent_increments_lose_nothing(open_again: Open) -> None:
     open_again().create("counter", b"0")
 
@@ -189,6 +190,7 @@ def test_list_by_prefix_order_and_depth(store: Store) -> None:
     assert (store.folders("other/"), store.folders("nothing/")) == (["deep"], [])
 
 
+@pytest.mark.slow
 def test_many_objects_are_listed_whole(store: Store) -> None:
     # Services list a thousand objects at a time, a directory is listed whole.
     count = 1100 if store.seeks else 110

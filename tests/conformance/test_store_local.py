@@ -69,6 +69,7 @@ def run_together(program: str, url: str, count: int) -> list[str]:
     return answers
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_creates_each_object(tmp_path: Path) -> None:
     answers = run_together(CREATE_ALL, str(tmp_path), 6)
     winners = {int(number): str(me) for me, answer in enumerate(answers) for number in answer.split()}
@@ -79,6 +80,7 @@ def test_of_many_processes_one_creates_each_object(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_increments_of_many_processes_all_count(tmp_path: Path) -> None:
     open_store(str(tmp_path)).create("counter", b"0")
     run_together(ADD_ONE, str(tmp_path), 4)
@@ -130,6 +132,7 @@ def test_a_full_disk_has_no_room_for_a_lock_and_objects_are_deleted(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_whole_objects_and_no_lock(tmp_path: Path) -> None:
     program = (
         "import sys, itertools\nfrom wlc.farm.store import open_store\nstore = open_store(sys.argv[1])\n"

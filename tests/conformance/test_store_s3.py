@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def proxy(s3_environment: str) -> Iterator[Proxy]:

@@ -116,6 +116,7 @@ def publish_everything(farm: HandmadeFarm) -> None:
 # Build and step ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_tick_is_a_stop_from_which_one_can_go_on(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_everything(farm)
     for tick in range(farm.tick + 1):
@@ -133,6 +134,7 @@ def test_every_tick_is_a_stop_from_which_one_can_go_on(kind: Kind, farm: Handmad
     assert wlr.clock(into) == time_of(farm.tick)
 
 
+@pytest.mark.slow
 def test_time_is_a_stop_too(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_everything(farm)
     assert wlr.replicate(farm.url, into=into, until=time_of(3), engine="local").tick == 4, "4 was rolled back"
@@ -142,6 +144,7 @@ def test_time_is_a_stop_too(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     assert kind.held(into) == modelled(farm, 7)
 
 
+@pytest.mark.slow
 def test_replaying_twice_changes_nothing(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_everything(farm)
     assert replicate(farm, into).transactions == farm.tick - 1
@@ -151,6 +154,7 @@ def test_replaying_twice_changes_nothing(kind: Kind, farm: HandmadeFarm, into: s
     assert kind.held(into) == held == modelled(farm, farm.tick)
 
 
+@pytest.mark.slow
 def test_built_from_a_snapshot(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_everything(farm)
     with replayed(farm.url, 8) as (connection, catalog):
@@ -209,6 +213,7 @@ def test_types(kind: Kind, farm: HandmadeFarm, into: str) -> None:
         assert kind.held(into) == modelled(farm, tick)
 
 
+@pytest.mark.slow
 def test_data_files_are_what_the_log_says(
     kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +234,7 @@ def test_data_files_are_what_the_log_says(
     assert wlr.tick(into) == 2
 
 
+@pytest.mark.slow
 def test_a_small_file_that_becomes_large_stays_within_the_memory_allowed(
     kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +291,7 @@ def test_only_tables_that_fit_a_pattern(kind: Kind, farm: HandmadeFarm, into: st
         wlr.replicate(into=into, tables=["main.u"], engine="local")
 
 
+@pytest.mark.slow
 def test_tables_renamed_into_a_filter_come_in_with_their_rows(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     """A tool builds a table under another name and swaps the two."""
     farm.publish(["CREATE TABLE daily (id INTEGER PRIMARY KEY, v VARCHAR)"], [Rows("daily", rows(1))])
@@ -319,6 +326,7 @@ def test_statements_about_other_tables_of_the_same_name_do_not_matter(
     assert kind.held(into) == {"main.daily": in_t((1,))}
 
 
+@pytest.mark.slow
 def test_a_column_before_the_key_is_dropped(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     """DuckDB refuses it; masters of other engines do it."""
 
@@ -345,6 +353,7 @@ def test_a_column_before_the_key_is_dropped(kind: Kind, farm: HandmadeFarm, into
 # Failure and accept --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_failure_is_found_kept_and_accepted(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     """Transaction 5 removes a row that is not there; everything before it stays, only it is skipped."""
     farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(2))], [Rows("t", rows(3), rows(1))])
@@ -369,6 +378,7 @@ def test_failure_is_found_kept_and_accepted(kind: Kind, farm: HandmadeFarm, into
         wlr.accept(into)
 
 
+@pytest.mark.slow
 def test_rows_of_an_accepted_transaction_are_applied_once_they_fit(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(3), rows(77))])
     with pytest.raises(ReplayError, match="transaction 3"):
@@ -440,6 +450,7 @@ def test_bag_conflict_counts_copies(kind: Kind, farm: HandmadeFarm, into: str) -
     assert kind.held(into)["main.t"] == in_t((1, "a"), (1, "a"))
 
 
+@pytest.mark.slow
 def test_an_accepted_schema_change_leaves_the_replica_readable(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     replicate(farm, into)
@@ -555,6 +566,7 @@ def test_status_says_where_it_stands_and_the_farm_who_reads(kind: Kind, farm: Ha
     assert wlr.beat(into, 12.5) == wlr.beat(into) == wlr.status(into).beat_s == 12.5
 
 
+@pytest.mark.slow
 def test_what_was_changed_behind_its_back_is_found_and_repaired(kind: Kind, into: str, tmp_path: Path) -> None:
     source = tmp_path / "shop.duckdb"
     duckdb.connect(str(source)).close()
@@ -674,6 +686,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, owner, name, call", sampled(DEATHS, 6), indirect=["kind"])
 def test_killed_run_leaves_a_prefix_or_nothing(
     kind: Kind, farm: HandmadeFarm, into: str, owner: str, name: str, call: int
@@ -707,6 +720,7 @@ with target_at(sys.argv[1]).open():
 """
 
 
+@pytest.mark.slow
 def test_second_run_is_turned_away_in_one_line(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED])
     replicate(farm, into)
@@ -757,6 +771,7 @@ def publish_rows(farm: HandmadeFarm) -> None:
     farm.publish([Rows("bag", ("5, ''",), ("0.0, 'x'",) * 2)], [Rows("t", rows(1, 2, v="c"), rows(2, v="b"))])
 
 
+@pytest.mark.slow
 def test_going_back_equals_a_new_replica_of_that_tick(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_rows(farm)
     replicate(farm, into)
@@ -794,6 +809,7 @@ def test_a_row_that_was_changed_here_cannot_be_undone_silently(kind: Kind, farm:
         assert kind.held(into) == modelled(farm, 6)
 
 
+@pytest.mark.slow
 def test_schema_changes_and_emptied_tables_are_not_undone(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_everything(farm)
     replicate(farm, into, 7)
@@ -813,6 +829,7 @@ def test_schema_changes_and_emptied_tables_are_not_undone(kind: Kind, farm: Hand
         assert kind.held(into) == modelled(farm, farm.tick)
 
 
+@pytest.mark.slow
 def test_going_back_that_breaks_off_leaves_a_prefix(
     kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -852,6 +869,7 @@ def breaking(write: Callable[..., object], number: int, *, is_late: bool) -> Cal
     return written
 
 
+@pytest.mark.slow
 def test_what_was_accepted_may_be_here_so_that_it_is_not_undone(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     """A repair brings what was skipped, and a replica that is made anew does not skip it."""
     if not kind.refusal:
@@ -883,6 +901,7 @@ def test_what_was_accepted_may_be_here_so_that_it_is_not_undone(kind: Kind, farm
         assert kind.held(into) == modelled(farm, 4)
 
 
+@pytest.mark.slow
 def test_the_clock_is_that_of_the_last_commit_and_old_ticks_stay(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED, "CREATE TABLE bag (x INTEGER)"])
     farm.publish([Rows("t", rows(1))], [Rows("bag", ("1",))])

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tests.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 MOST_S = 12.0
 
 

@@ -52,6 +52,7 @@ def check_published(source: Path) -> None:
     assert published(str(source.parent / "farm" / "bank")) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_beat_0_publishes_with_every_commit(source: Path):
     wlc.beat(source, 0)
     with wlc.connect(source) as connection:
@@ -69,6 +70,7 @@ def test_beat_0_publishes_with_every_commit(source: Path):
     check_published(source)
 
 
+@pytest.mark.slow
 def test_beat_publishes_in_the_background(source: Path):
     wlc.beat(source, 0.02)
     with wlc.connect(source) as connection:
@@ -81,6 +83,7 @@ def test_beat_publishes_in_the_background(source: Path):
     check_published(source)
 
 
+@pytest.mark.slow
 def test_close_publishes_what_is_due(source: Path):
     connection = wlc.connect(source)
     with connection.cursor() as other:
@@ -92,6 +95,7 @@ def test_close_publishes_what_is_due(source: Path):
     check_published(source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end", ["os._exit(3)", "sys.exit(3)", "raise KeyboardInterrupt"], ids=["exit at once", "exit", "interrupt"]
 )
@@ -107,6 +111,7 @@ def test_program_that_ends_without_close_loses_nothing(source: Path, end: str):
     check_published(source)
 
 
+@pytest.mark.slow
 def test_beat_that_changes_after_a_lost_answer(tmp_path: Path):
     """Our own batch of many transactions is recognised although the beat now wants one in each."""
 
@@ -152,6 +157,7 @@ def test_clock_that_was_ahead_while_the_master_began(tmp_path: Path, monkeypatch
     assert open_database("late", farm).read_manifest(0).clock == batch.transactions[0].committed == ahead
 
 
+@pytest.mark.slow
 def test_snapshots_flushes_and_commits_at_once(source: Path):
     """Everything that publishes, in one process, at the same time: nobody waits for ever, and nothing is published twice."""
     wlc.beat(source, 0.01)

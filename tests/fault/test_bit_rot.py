@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from tests.oracle import Contents
 
+pytestmark = pytest.mark.slow
+
 EVERY = int(os.environ.get("DBFARM_EVERY", "61"))
 # Lengths come cheaper: what is cut off lacks its checksum.
 EVERY_LENGTH = 1 if EVERY == 1 else 4 * EVERY + 1

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from tests.fault.trial import Operation
 
 # Under load a beat falls due in the middle of an operation; then the thread of the publisher dies as the process would.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 
 # A call that only reads leaves the same behind whether one dies before or after it, and its answer cannot be lost.
 READS = ("read", "read_versioned", "fetch", "list", "exists")

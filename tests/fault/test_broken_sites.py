@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tests.fault.prepared_sites import Start
     from tests.sites import Sites
 
+pytestmark = pytest.mark.slow
+
 TABLES = ("t", "e", "u")
 READS = ("read", "read_versioned", "fetch", "list", "exists")
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
+pytestmark = pytest.mark.slow
+
 ROWS = 2_000_000 if wants_all() else 800_000
 THREADS = 4
 # Each statement is about every so many rows; from 160,000 on DuckDB's threads have been seen to lose some.

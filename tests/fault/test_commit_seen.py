@@ -50,6 +50,7 @@ def write(connection: Connection, number: int) -> None:
     connection.execute("COMMIT")
 
 
+@pytest.mark.slow
 def test_publishing_while_a_large_commit_runs_publishes_all_or_nothing_of_it(source: Path, tmp_path: Path):
     is_done, failures = threading.Event(), []
 

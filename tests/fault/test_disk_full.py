@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SIZE = 16 << 20
 SPACES = range(0, 4 << 20, 4096) if wants_all() else (0, 4096, 100_000, 300_000, 1_000_000, 4_000_000)
 EXPECTED = {

@@ -48,6 +48,7 @@ def check_published(source: Path, farm: Path) -> None:
     assert published(str(farm / "bank")) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_commits_go_on_while_the_farm_is_away_and_publishing_resumes(source: Path, farm: Path):
     away = farm.with_name("away")
     with wlc.connect(source) as connection:
@@ -65,6 +66,7 @@ def test_commits_go_on_while_the_farm_is_away_and_publishing_resumes(source: Pat
     check_published(source, farm)
 
 
+@pytest.mark.slow
 def test_close_says_that_the_farm_is_away_and_the_next_flush_publishes(source: Path, farm: Path):
     away = farm.with_name("away")
     connection = wlc.connect(source)
@@ -83,6 +85,7 @@ def test_close_says_that_the_farm_is_away_and_the_next_flush_publishes(source: P
     check_published(source, farm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_back", [True, False])
 def test_commands_say_what_to_type_while_the_farm_is_away(source: Path, farm: Path, is_back: bool):
     """The hint's commands, typed as they stand, publish what waits, or begin a new history."""
@@ -103,6 +106,7 @@ def test_commands_say_what_to_type_while_the_farm_is_away(source: Path, farm: Pa
     assert file_contents(into) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_farm_moved_away_and_back_at_random_moments(source: Path, farm: Path):
     """Also in the middle of a publication, which must not go on in a second farm of its own."""
     rng, away = random.Random(seed()), farm.with_name("away")
@@ -171,6 +175,7 @@ def test_replicas_while_the_farm_is_moved_away_and_back(source: Path, farm: Path
     check_published(source, farm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
 def test_farm_cannot_be_written_to(source: Path, farm: Path, tmp_path: Path, monkeypatch, number: int):
     """Root may write everywhere, so that a disk that refuses is played."""
@@ -215,6 +220,7 @@ def test_farm_without_permission_to_write(source: Path, farm: Path):
     check_published(source, farm)
 
 
+@pytest.mark.slow
 def test_commits_go_on_without_space_for_temporary_files(source: Path, farm: Path, monkeypatch, tmp_path: Path):
     wlc.beat(source, 0)
     with wlc.connect(source) as connection:

@@ -54,6 +54,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("flush",), ("snapshot",), ("stop",), ("master",), ("sql", "SELECT 1"), ("status",)], ids=lambda c: c[0]
 )
@@ -90,6 +91,7 @@ def test_farm_that_is_named_is_asked_while_the_master_is_in_use(tmp_path: Path):
     assert wlc.tick(source) == 1
 
 
+@pytest.mark.slow
 def test_asking_a_master_changes_nothing(farm: str, tmp_path: Path):
     """Not even with changes of a killed program in the write-ahead log, and without permission to write."""
     source = tmp_path / "bank.duckdb"
@@ -114,6 +116,7 @@ def test_master_that_this_process_has_open_can_be_asked(farm: str, tmp_path: Pat
         assert wlc.tick(source) == 2
 
 
+@pytest.mark.slow
 def test_second_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Path, capsys):
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target, tick=wlc.tick("bank", farm=farm) - 1)
@@ -129,6 +132,7 @@ def test_second_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Pat
     assert run(capsys, "wlr", "replicate", "--into", target)[0] == 0
 
 
+@pytest.mark.slow
 def test_second_first_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Path, capsys):
     """Somebody else is building the target, which is not there yet."""
     target, half = tmp_path / "replica.duckdb", tmp_path / ".replica.duckdb.building"
@@ -142,6 +146,7 @@ def test_second_first_replication_leaves_with_75_and_one_line(farm: str, tmp_pat
     assert half.exists(), "the other one's work was taken away"
 
 
+@pytest.mark.slow
 def test_target_that_was_made_meanwhile_is_in_use_and_not_in_the_way(farm: str, tmp_path: Path, capsys, monkeypatch):
     """Looked for before the other run put it in place, found while that goes on writing to it."""
     target = tmp_path / "replica.duckdb"
@@ -157,6 +162,7 @@ def test_target_that_was_made_meanwhile_is_in_use_and_not_in_the_way(farm: str, 
     assert len(told(errors)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_empty_before", [True, False], ids=["into an empty database", "into nothing"])
 def test_replica_that_another_run_made_meanwhile_is_not_replaced(
     farm: str, tmp_path: Path, capsys, monkeypatch, is_empty_before: bool
@@ -178,6 +184,7 @@ def test_replica_that_another_run_made_meanwhile_is_not_replaced(
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
 
+@pytest.mark.slow
 def test_replica_that_somebody_opened_while_it_was_made_anew_is_not_replaced(farm: str, tmp_path: Path, monkeypatch):
     """What is written through that connection would lie in a write-ahead log beside the new file."""
     source, into = tmp_path / "bank.duckdb", tmp_path / "copy.duckdb"
@@ -200,6 +207,7 @@ def test_replica_that_somebody_opened_while_it_was_made_anew_is_not_replaced(far
     assert wlr.replicate(into=into, tick=1).anew
 
 
+@pytest.mark.slow
 def test_replications_of_one_target_at_once(farm: str, tmp_path: Path):
     for number in range(rounds(2)):
         target = tmp_path / f"replica {number}.duckdb"
@@ -233,6 +241,7 @@ print(wlr.tick(sys.argv[1]), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_whoever_looks_at_a_replica_ends_no_round(farm: str, tmp_path: Path):
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target, tick=0)

@@ -34,6 +34,8 @@ from wlr.engine.parquet.folder import LEASE, LakeFolder, TakenOverError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 
 REPLICATE = """
 import sys, wlr.replication, wlr.engine.parquet.build, wlr.engine.parquet.replica

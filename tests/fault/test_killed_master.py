@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.fault import kill
 from tests.fault.processes import rounds, seed
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 
 def test_whoever_is_killed_under_load_nothing_is_lost_and_nothing_twice(tmp_path: Path):

@@ -17,6 +17,8 @@ from tests.scratch import attached
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 REPLICATE = """
 import sys, wlr.replication, wlr.engine.duckdb.build, wlr.engine.duckdb.target
 print("ready", flush=True)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Batch
 
+pytestmark = pytest.mark.slow
+
 # However slow the machine is, so many times a site is killed, and no more than these if what is tried still did not happen.
 KILLS_MIN, KILLS_MAX = 2, 40
 ACCOUNTS, AMOUNT = 12, 100

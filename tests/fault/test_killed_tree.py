@@ -21,6 +21,8 @@ from wlc.farm.database import open_database
 from wlc.farm.paths import CONFIG
 from wlc.farm.upstreams import claims
 
+pytestmark = pytest.mark.slow
+
 RELAYS, REPLICAS, FANOUT = ("r1", "r2", "r3", "r4"), ("x1", "x2", "x3", "x4"), 2
 SETTINGS = (
     *("keepalive_s=0.5", "recent_s=4", "penalty_s=0.3", "penalty_most_s=1", "rechoose_s=3"),

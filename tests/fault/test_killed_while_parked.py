@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.sites import Sites
     from wlc.farm.model import Name
 
+pytestmark = pytest.mark.slow
+
 KILLED = """
 import os, signal, sys
 import wlc, wlr

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     # What others do, none of them with the file that is busy.
     What = Callable[[PreparedSites, str], None]
 
+pytestmark = pytest.mark.slow
+
 # Whose file a command has open, and the command.
 COMMANDS: dict[str, tuple[str, Callable[[PreparedSites], object]]] = {
     "take at the primary": ("oslo", lambda sites: sites.take("oslo")),

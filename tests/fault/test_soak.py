@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.fault.processes import seed
 from tests.soak import run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 MINUTES = float(os.environ.get("DBFARM_SOAK_MINUTES") or 0.1)
 

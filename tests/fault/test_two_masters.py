@@ -98,6 +98,7 @@ def published_contents(farm: str, name: str = "bank") -> Contents:
 # A copy of a master's file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_writes", [True, False], ids=["both wrote", "only the first wrote since"])
 def test_copy_that_comes_second_is_fenced_off(source: Path, farm: str, first_writes: bool):
     copy = moved_copy(source, "copy")
@@ -116,6 +117,7 @@ def test_copy_that_comes_second_is_fenced_off(source: Path, farm: str, first_wri
     assert published_contents(farm) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_first_master_is_fenced_off_where_the_copy_was_faster(source: Path, farm: str):
     copy = moved_copy(source, "copy")
     write(copy, 20)
@@ -146,6 +148,7 @@ def test_first_master_is_fenced_off_where_the_copy_was_faster(source: Path, farm
         connection.execute("CREATE TEMP TABLE mine AS FROM t")
 
 
+@pytest.mark.slow
 def test_a_master_whose_fence_is_gone_writes_again(source: Path, farm: str):
     config = open_database("bank", farm).config()
     open_database("bank", farm).change_config(lambda config: replace(config, state=STOPPED))
@@ -207,6 +210,7 @@ def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path
     assert published_contents(farm) == file_contents(source) != before
 
 
+@pytest.mark.slow
 def test_a_copy_becomes_a_master_of_its_own(source: Path, farm: str):
     copy = copied(source, "copy")
     wlc.master(copy, farm=farm, name="other")
@@ -217,6 +221,7 @@ def test_a_copy_becomes_a_master_of_its_own(source: Path, farm: str):
     assert published_contents(farm, "other") == file_contents(copy)
 
 
+@pytest.mark.slow
 def test_a_moved_master_goes_on(source: Path, farm: str):
     write(source, 10)
     history, place = wlc.status("bank", farm=farm).history, source.with_name("moved.duckdb")
@@ -275,6 +280,7 @@ def test_an_export_of_a_master_is_restored_into_it(source: Path, farm: str, tmp_
             wlc.flush(copy)
 
 
+@pytest.mark.slow
 def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
     copy = copied(source, "copy")
     write(source, 10)
@@ -293,6 +299,7 @@ def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
     assert published_contents(farm) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
     for number in range(rounds(3)):
         copy = moved_copy(source, f"copy {number}")
@@ -320,6 +327,7 @@ def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
 # A backup
 
 
+@pytest.mark.slow
 def test_master_restored_from_a_backup_is_refused_and_goes_on_in_a_new_history(source: Path, farm: str, tmp_path: Path):
     backup = copied(source, "backup")
     old_replica, new_replica = tmp_path / "old.duckdb", tmp_path / "new.duckdb"
@@ -353,6 +361,7 @@ def test_master_restored_from_a_backup_is_refused_and_goes_on_in_a_new_history(s
     assert file_contents(new_replica) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path, farm: str):
     backup = moved_copy(source, "backup")
     for value in (10, 11, 12):
@@ -368,6 +377,7 @@ def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path,
 # Becoming master
 
 
+@pytest.mark.slow
 def test_two_databases_become_master_of_one_name_at_once(tmp_path: Path, farm: str):
     for number in range(rounds(4)):
         sources = [tmp_path / f"{name} {number}.duckdb" for name in ("one", "other")]
@@ -391,6 +401,7 @@ def test_two_databases_become_master_of_one_name_at_once(tmp_path: Path, farm: s
             assert published_contents(place, name) == file_contents(path)
 
 
+@pytest.mark.slow
 def test_one_database_becomes_master_twice_at_once(tmp_path: Path, farm: str):
     for number in range(rounds(3)):
         path, place = tmp_path / f"one {number}.duckdb", f"{farm} {number}"
@@ -418,6 +429,7 @@ def become_masters(places: list[tuple[Path, str]]) -> list[str]:
     return answers
 
 
+@pytest.mark.slow
 def test_stopped_copies_do_not_both_become_master_again(source: Path, farm: str):
     wlc.stop(source)
     copy = copied(source, "copy")
@@ -431,6 +443,7 @@ def test_stopped_copies_do_not_both_become_master_again(source: Path, farm: str)
     assert published_contents(farm, "other") == file_contents(copy)
 
 
+@pytest.mark.slow
 def test_stopped_master_moves_to_another_farm(source: Path, farm: str):
     wlc.stop(source)
     wlc.master(source, farm=farm + " 2")

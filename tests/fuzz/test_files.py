@@ -183,6 +183,7 @@ def check(found: Format, data: bytes) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FORMATS, "configuration"])
 @fuzzed
 @given(data=st.data())
@@ -194,6 +195,7 @@ def test_bytes_that_were_changed_are_corrupt(kind: str, data: Any) -> None:
         assert check(found, changed) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind not in LOGS])
 @fuzzed
 @given(data=st.data())
@@ -205,6 +207,7 @@ def test_a_document_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
     check(found, sealed(body, found.start))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOGS)
 @fuzzed
 @given(data=st.data())
@@ -218,6 +221,7 @@ def test_a_log_file_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
     check(found, sealed(body, found.start))
 
 
+@pytest.mark.slow
 @fuzzed
 @given(data=st.data())
 def test_bytes_that_a_hostile_writer_sealed(data: Any) -> None:
@@ -226,6 +230,7 @@ def test_bytes_that_a_hostile_writer_sealed(data: Any) -> None:
     check(found, sealed(data.draw(broken(body)), found.start))
 
 
+@pytest.mark.slow
 @fuzzed
 @given(
     key=st.integers(0, 10), value=st.text(max_size=30) | st.sampled_from(["9" * 5000, "1e400", "nan", "٣", "-0", "1_0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def read(messages: Sequence[bytes]) -> list[list[bytes | None]] | None:
     return values
 
 
+@pytest.mark.slow
 @fuzzed
 @given(st.lists(st.binary(max_size=60), max_size=6))
 def test_any_bytes(messages: list[bytes]) -> None:

@@ -50,6 +50,7 @@ words = st.sampled_from(
 texts = st.text(max_size=30) | st.lists(digits | words | st.just(" "), max_size=6).map("".join)
 
 
+@pytest.mark.slow
 @fuzzed
 @given(texts)
 @example("-" + "9" * 400 + "w")
@@ -64,6 +65,7 @@ def test_times(text: str) -> None:
     assert read_time(format_time(found)) == found
 
 
+@pytest.mark.slow
 @fuzzed
 @given(texts)
 def test_beats_and_keeps(text: str) -> None:
@@ -79,6 +81,7 @@ def test_beats_and_keeps(text: str) -> None:
         pass
 
 
+@pytest.mark.slow
 @fuzzed
 @given(texts)
 @example(":-1")
@@ -118,6 +121,7 @@ def test_places(text: str) -> None:
         assert found is not None
 
 
+@pytest.mark.slow
 @settings(fuzzed, max_examples=EXAMPLES or 40)
 @given(urls)
 def test_a_replica_is_looked_for_anywhere(text: str) -> None:
@@ -132,6 +136,7 @@ def test_a_replica_is_looked_for_anywhere(text: str) -> None:
         assert found is None
 
 
+@pytest.mark.slow
 @fuzzed
 @given(st.text(max_size=15), st.text(max_size=15), st.text(max_size=15))
 def test_passwords_are_not_shown(user: str, password: str, rest: str) -> None:
@@ -151,6 +156,7 @@ pairs = st.lists(
 )
 
 
+@pytest.mark.slow
 @fuzzed
 @given(pairs)
 def test_storage_options(given_pairs: list[str]) -> None:
@@ -231,6 +237,7 @@ parts = st.sampled_from(
 type_texts = st.lists(parts, max_size=12).map("".join) | st.text(max_size=30)
 
 
+@pytest.mark.slow
 @fuzzed
 @given(type_texts)
 @example("DECIMAL(٣,1)")
@@ -265,6 +272,7 @@ def test_types_without_end_take_no_time(text: str) -> None:
     assert time.monotonic() - began < 120
 
 
+@pytest.mark.slow
 @fuzzed
 @given(
     st.text(max_size=40) | st.sampled_from(["sales_000000000001", "sales_000000000001.d/0.parquet", "replicas/a.json"])
@@ -285,6 +293,7 @@ values = texts | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @fuzzed
 @given(st.dictionaries(st.sampled_from(sorted(encode(STATE))), values, max_size=2))
 @example({"accepted": "[" * 100_000})

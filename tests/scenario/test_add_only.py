@@ -66,6 +66,7 @@ def add_only(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [False, True])
 def test_a_master_lives_by_adding(add_only: None, tmp_path: Path, keys: bool) -> None:
     source, into = tmp_path / "sales.duckdb", tmp_path / "copy.duckdb"

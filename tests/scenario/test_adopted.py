@@ -81,6 +81,7 @@ def run(app: Path, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
+@pytest.mark.slow
 def test_replication_in_all_its_forms_leaves_what_the_owner_has(farm: HandmadeFarm, app: Path) -> None:
     before, objects = run(app, HELD), run(app, OBJECTS)
     assert wlr.replicate(farm.url, into=app, adopt=True, tick=3).tick == 3
@@ -121,6 +122,7 @@ TAKEN = (
 )
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_is_refused_before_anything_is_written(farm: HandmadeFarm, app: Path) -> None:
     owned = app.read_bytes()
     for statement, named in TAKEN:
@@ -139,6 +141,7 @@ def test_only_what_a_replica_of_some_tables_needs_is_taken(farm: HandmadeFarm, a
     assert run(app, "FROM u") == [(42,)]
 
 
+@pytest.mark.slow
 def test_what_the_owner_makes_later_is_in_the_way_and_stays(farm: HandmadeFarm, app: Path) -> None:
     wlr.replicate(farm.url, into=app, adopt=True)
     run(app, "CREATE VIEW late AS SELECT 'mine' AS x; CREATE TABLE of_t (t INTEGER REFERENCES t (id))")
@@ -165,6 +168,7 @@ wlr.replicate(sys.argv[1], into=sys.argv[2], adopt=True, tick=int(sys.argv[3]))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_the_file_as_it_was(farm: HandmadeFarm, app: Path) -> None:
     """While the replica is made, and while it is made anew: after everything, just before the commit."""
     for tick in (5, 2):

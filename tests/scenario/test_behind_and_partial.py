@@ -64,6 +64,7 @@ def test_a_delayed_replica_stays_behind_until_it_is_sent_ahead(source: Path, tmp
         wlr.replicate(into=copy, delay="1h", tick=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
 def test_a_paused_replica_stays_where_it_is(source: Path, tmp_path: Path, into: str):
     write(source, "CREATE TABLE t (a INTEGER)")
@@ -82,6 +83,7 @@ def test_a_paused_replica_stays_where_it_is(source: Path, tmp_path: Path, into: 
     assert not wlr.status(replica).is_paused
 
 
+@pytest.mark.slow
 def test_a_replica_of_the_service_holds_chosen_rows_columns_and_values(source: Path, tmp_path: Path):
     write(source, "CREATE TABLE t (a INTEGER, b VARCHAR, c VARCHAR)", "INSERT INTO t VALUES (1, 'x', 'y')")
     (tmp_path / "mask.key").write_text("a key of more than sixteen bytes")
@@ -97,6 +99,7 @@ def test_a_replica_of_the_service_holds_chosen_rows_columns_and_values(source: P
     assert (len(hashed), missing) == (64, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
 def test_an_ignored_table_is_not_there_and_not_read(
     source: Path, tmp_path: Path, into: str, monkeypatch: pytest.MonkeyPatch

@@ -179,6 +179,7 @@ def is_random(text: str) -> bool:
     return "random() *" in text or "DEFAULT random()" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", sampled(STATEMENTS, 6))
 def test_same_result_and_captured(pair, text: str) -> None:
     plain, captured, farm = pair
@@ -192,6 +193,7 @@ def test_same_result_and_captured(pair, text: str) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_all_statements_one_after_another(pair) -> None:
     plain, captured, farm = pair
     for text in sorted(STATEMENTS, key=is_random):
@@ -240,6 +242,7 @@ CALLS: list[Callable[[Any], object]] = [
 ]
 
 
+@pytest.mark.slow
 def test_all_calls_one_after_another(pair) -> None:
     plain, captured, farm = pair
     for number, call in enumerate(CALLS):
@@ -249,6 +252,7 @@ def test_all_calls_one_after_another(pair) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", sampled(range(len(CALLS)), 3))
 def test_calls(pair, number: int) -> None:
     plain, captured, farm = pair
@@ -258,6 +262,7 @@ def test_calls(pair, number: int) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_appenders(pair) -> None:
     plain, captured, farm = pair
     for connection in (plain, captured):
@@ -274,6 +279,7 @@ def test_appenders(pair) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_variables_of_the_caller(pair) -> None:
     plain, captured, farm = pair
     for connection in (plain, captured):
@@ -287,6 +293,7 @@ def test_variables_of_the_caller(pair) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_cursors_have_their_own_transactions_in_commit_order(pair) -> None:
     _, captured, farm = pair
     other = captured.cursor()
@@ -326,6 +333,7 @@ def test_conflicting_cursors_fail_as_in_duckdb(pair) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_copy_from_and_import(pair, tmp_path: Path) -> None:
     plain, captured, farm = pair
     plain.execute(f"COPY bag TO '{tmp_path}/bag.csv'; COPY keyed TO '{tmp_path}/keyed.parquet'")
@@ -341,6 +349,7 @@ def test_copy_from_and_import(pair, tmp_path: Path) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_rolled_back_transactions_are_kept_as_headers(pair) -> None:
     _, captured, farm = pair
     captured.execute("BEGIN; DELETE FROM bag; ROLLBACK")

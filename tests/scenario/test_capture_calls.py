@@ -43,6 +43,7 @@ def test_a_method_that_duckdb_does_not_have_is_refused(master: str) -> None:
         connection.write_rows()
 
 
+@pytest.mark.slow
 def test_no_method_returns_the_raw_connection(master: str, tmp_path: Path) -> None:
     with wlc.connect(master) as connection:
         values = connection.sql("SELECT 7 AS a").to_arrow_table()

@@ -273,6 +273,7 @@ def compare(folder: Path, calls: list[Callable[[Any], Any]], seed: str = SEED) -
         assert (contents(replica, "replica"), sequences(replica, "replica")) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(tuple(SCRIPTS), 10))
 def test_script(tmp_path: Path, name: str) -> None:
     (tmp_path / "u.csv").write_text("a,b,l\n77,copied,\n")
@@ -306,6 +307,7 @@ BESIDE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [True, False])
 def test_another_cursor_changes_the_schema_after_begin(tmp_path: Path, reads: bool) -> None:
     """DuckDB takes a transaction's snapshot when it first reads, not at BEGIN."""
@@ -338,6 +340,7 @@ def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path) -> None:
     compare(tmp_path, [lambda c: run(c, "DELETE FROM u"), lambda c: run(c, "TRUNCATE u")])
 
 
+@pytest.mark.slow
 def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
     """Else a statement might slip in between another one's last image and its COMMIT."""
     refused: list[str] = []
@@ -364,6 +367,7 @@ def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
     assert all("busy with another call" in text for text in refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
 def test_returning_with_threads(tmp_path: Path, key: str) -> None:
     """On an indexed table DuckDB's threads lose rows of RETURNING; the capture must not go by their number."""
@@ -437,6 +441,7 @@ def test_the_master_stays_attached(tmp_path: Path) -> None:
         assert replica.execute("FROM t").fetchall() == [(1,)]
 
 
+@pytest.mark.slow
 def test_connections_of_one_process_agree_on_mode_and_settings(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(source) as connection:

@@ -138,6 +138,7 @@ def make(folder: Path) -> tuple[Path, str]:
     return source, str(folder / "farm" / "sales")
 
 
+@pytest.mark.slow
 def test_transactions_are_those_of_duckdb(tmp_path: Path, journalled: list[tuple[int, int]]) -> None:
     source, farm = make(tmp_path)
     with duckdb.connect(str(tmp_path / "plain" / "sales.duckdb")) as plain, wlc.connect(source) as captured:
@@ -153,6 +154,7 @@ def test_transactions_are_those_of_duckdb(tmp_path: Path, journalled: list[tuple
         assert published(farm) == contents(plain, "sales")
 
 
+@pytest.mark.slow
 def test_a_transaction_has_its_user_times_and_images(tmp_path: Path, journalled: list[tuple[int, int]]) -> None:
     source, farm = make(tmp_path)
     with wlc.connect(source) as captured:
@@ -184,6 +186,7 @@ def test_a_transaction_that_commits_out_of_order_is_numbered_again(tmp_path: Pat
         assert published(farm) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_threads_change_rows_of_one_table(tmp_path: Path) -> None:
     source, farm = make(tmp_path)
     failures: list[BaseException] = []

@@ -52,6 +52,7 @@ def shown(kept: dict[int, tuple[int, int]]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run_least", [1, 1000])
 def test_large_changes_are_packed_between_small_ones_and_published_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_least: int
@@ -118,6 +119,7 @@ def assert_published(source: Path) -> None:
         assert published(str(source.parent / "farm" / "sales")) == contents(connection, "sales")
 
 
+@pytest.mark.slow
 def test_a_batch_whose_publisher_died_before_it_noted_that_is_noted_once(
     waiting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_batch_whose_publisher_died_before_it_noted_that_is_noted_once(
     assert_published(waiting)
 
 
+@pytest.mark.slow
 def test_one_transaction_a_batch_keeps_what_the_next_one_has_packed(waiting: Path) -> None:
     fill(waiting, "INSERT INTO keyed " + MANY.format(30, 60))
     # The layout of both is no longer that of the table.
@@ -143,6 +146,7 @@ def test_one_transaction_a_batch_keeps_what_the_next_one_has_packed(waiting: Pat
     assert published(str(waiting.parent / "farm" / "sales")) == file_contents(waiting)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_is_rolled_back_leaves_nothing(waiting: Path) -> None:
     before = with_duckdb(waiting, "SELECT count(*) FROM wlc.packed")
     with wlc.connect(waiting) as connection:
@@ -160,6 +164,7 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(waiting: Path) -> None
     assert_published(waiting)
 
 
+@pytest.mark.slow
 def test_what_a_process_left_that_died_while_it_packed_is_removed(waiting: Path) -> None:
     left = waiting.parent / f"{packed.prefix(waiting)}abcdefgh"
     left.mkdir()
@@ -194,6 +199,7 @@ def allow_little_memory(connection: Any, patch: pytest.MonkeyPatch) -> None:
     connection.execute("SET memory_limit = '1GB'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forbid", [forbid_folders, forbid_files, allow_little, allow_little_memory])
 def test_where_no_file_can_be_written_or_kept_rows_are_journalled_as_images(
     waiting: Path, forbid: Callable[[Any, pytest.MonkeyPatch], None]
@@ -212,6 +218,7 @@ def test_where_no_file_can_be_written_or_kept_rows_are_journalled_as_images(
     assert_published(waiting)
 
 
+@pytest.mark.slow
 def test_a_database_that_is_cut_off_from_files_packs_in_the_folder_that_is_allowed(waiting: Path) -> None:
     wlc.flush(waiting)
     with wlc.connect(waiting, config={"enable_external_access": "false"}) as connection:
@@ -252,6 +259,7 @@ def test_a_copy_of_the_file_holds_what_waits(waiting: Path) -> None:
     assert wlc.flush(moved).rows == 30
 
 
+@pytest.mark.slow
 def test_a_database_of_an_earlier_version_gets_the_table(waiting: Path) -> None:
     wlc.flush(waiting)
     with_duckdb(waiting, "DROP TABLE wlc.packed")

@@ -165,6 +165,7 @@ def outcome(connection: Any, text: str, parameters: object = None) -> object:
         return type(error), str(error)
 
 
+@pytest.mark.slow
 def test_results_and_rows_are_those_of_duckdb(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
     plain, captured, farm = pair
     learn_names(captured)
@@ -187,6 +188,7 @@ def prepared(connection: Any) -> list[str]:
     return [text for (text,) in found]
 
 
+@pytest.mark.slow
 def test_an_insert_that_comes_again_is_prepared(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
     plain, captured, farm = pair
     learn_names(captured)
@@ -223,6 +225,7 @@ def test_an_insert_that_comes_again_is_prepared(pair: tuple[Any, Any, str], smal
     assert published(farm) == contents(plain, "sales")
 
 
+@pytest.mark.slow
 def test_prepared_statements_end_with_what_they_were_made_for(
     pair: tuple[Any, Any, str], small: list[int | None]
 ) -> None:
@@ -279,6 +282,7 @@ def test_a_transaction_has_its_rows_times_and_user(pair: tuple[Any, Any, str], s
     assert all(t.user for t in found)
 
 
+@pytest.mark.slow
 def test_a_lost_row_is_noticed(
     pair: tuple[Any, Any, str], small: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +305,7 @@ def test_a_lost_row_is_noticed(
     assert published(farm) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_what_another_transaction_changed_is_a_conflict(pair: tuple[Any, Any, str]) -> None:
     _, captured, farm = pair
     with captured.cursor() as other:
@@ -314,6 +319,7 @@ def test_what_another_transaction_changed_is_a_conflict(pair: tuple[Any, Any, st
     assert published(farm) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_an_update_leaves_its_row_in_its_place(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
     """So a transaction that updates a row excludes others that do, also where no index has the column."""
     _, captured, farm = pair
@@ -332,6 +338,7 @@ def test_an_update_leaves_its_row_in_its_place(pair: tuple[Any, Any, str], small
     assert published(farm) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 def test_a_schema_change_and_a_temporary_table_are_seen(pair: tuple[Any, Any, str]) -> None:
     _, captured, farm = pair
     captured.execute("INSERT INTO child VALUES (10, NULL)")
@@ -359,6 +366,7 @@ def test_a_database_with_several_sites_captures_as_ever(
     assert captured._raw.execute("SELECT id FROM keyed WHERE id = 30").fetchall() == [(30,)]
 
 
+@pytest.mark.slow
 def test_threads_commit_in_the_order_of_ticks(pair: tuple[Any, Any, str]) -> None:
     _, captured, farm = pair
     before = wlc.flush(captured._shared.path).tick

@@ -89,6 +89,7 @@ def tree(folder: Path) -> dict[str, str]:
 # The main job
 
 
+@pytest.mark.slow
 def test_master_to_replica(shell, sales, tmp_path) -> None:
     status = shell.answer("wlc", "status", sales)
     assert (status["name"], status["tick"], status["unpublished"]) == ("sales", 3, 0)
@@ -113,6 +114,7 @@ def test_master_to_replica(shell, sales, tmp_path) -> None:
     assert (status["tick"], status["lag_transactions"], status["failure"]) == (4, 0, None)
 
 
+@pytest.mark.slow
 def test_stop_at_a_transaction_and_at_a_time(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "second.duckdb", "--tick", 2) == 0
     assert rows(tmp_path / "second.duckdb") == [(1, "pen"), (2, "ink")]
@@ -130,12 +132,14 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(shell, sales, tmp_path) 
     assert tree(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_farm_comes_from_the_environment(shell, sales, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
     assert shell.answer("wlc", "tick", "sales") == {"tick": 3}
     assert shell("wlr", "replicate", "sales", "--into", "copy.duckdb") == 0
 
 
+@pytest.mark.slow
 def test_a_source_knows_its_farm_whatever_the_environment_says(shell, sales, tmp_path, monkeypatch) -> None:
     duckdb.connect("young.duckdb").close()
     # Another database of the same name, which has published nothing yet.
@@ -152,6 +156,7 @@ def test_farm_defaults_to_a_folder_beside_the_source(shell, tmp_path) -> None:
     assert (tmp_path / "dbfarm" / "tiny" / "wlc.config").is_file()
 
 
+@pytest.mark.slow
 def test_sql_prints_a_table_or_json_and_reads_files(shell, sales, tmp_path) -> None:
     assert shell("wlc", "sql", sales, "SELECT id, item, NULL AS n FROM orders ORDER BY id") == 0
     assert shell.out.splitlines() == ["id  item      n", "1   pen       NULL", "2   blue ink  NULL"]
@@ -162,6 +167,7 @@ def test_sql_prints_a_table_or_json_and_reads_files(shell, sales, tmp_path) -> N
     assert shell.out == ""
 
 
+@pytest.mark.slow
 def test_error_of_sql_changes_nothing(shell, sales) -> None:
     assert shell("wlc", "sql", sales, "INSERT INTO orders VALUES (1, 'twice')") == 1
     assert re.match(r"error: Constraint Error: .*\n", shell.err)
@@ -183,6 +189,7 @@ def test_log_shows_transactions_and_rows(shell, sales) -> None:
     assert shell.answer("wlc", "log", sales, "--since", "in 10m") == []
 
 
+@pytest.mark.slow
 def test_a_mistyped_table_is_named_with_the_one_that_may_be_meant(shell, sales) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlr", "replicate", sales, "--into", "lake") == 0
@@ -204,6 +211,7 @@ def test_a_mistyped_table_is_named_with_the_one_that_may_be_meant(shell, sales) 
     assert shell.err == ""
 
 
+@pytest.mark.slow
 def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
     assert shell.answer("wlc", "beat", sales) == {"beat_s": 300}
     assert shell.answer("wlc", "beat", tmp_path / "farm" / "sales", 60) == {"beat_s": 60}
@@ -216,6 +224,7 @@ def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
     assert shell.answer("wlr", "beat", "copy.duckdb") == {"beat_s": 5}
 
 
+@pytest.mark.slow
 def test_snapshot_stop_and_master_again(shell, sales, tmp_path) -> None:
     assert shell.answer("wlc", "snapshot", sales)["tick"] == 3
     history = shell.answer("wlc", "status", sales)["history"]
@@ -289,6 +298,7 @@ def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
     assert rows(tmp_path / "copy.duckdb") == rows(sales)
 
 
+@pytest.mark.slow
 def test_prune_keeps_what_a_registered_replica_needs(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "slow.duckdb", "--tick", 1) == 0
     assert shell("wlc", "snapshot", sales) == 0
@@ -425,6 +435,7 @@ def test_stop_before_the_first_snapshot_is_refused_and_the_nearest_is_named(shel
     assert "tick 0" in shell.err
 
 
+@pytest.mark.slow
 def test_farm_may_be_given_relative_to_where_one_is(shell, tmp_path, monkeypatch) -> None:
     duckdb.connect("s.duckdb").close()
     assert shell("wlc", "master", "s.duckdb", "--farm", "farm") == 0
@@ -436,6 +447,7 @@ def test_farm_may_be_given_relative_to_where_one_is(shell, tmp_path, monkeypatch
     assert shell("wlr", "replicate", "--into", "../copy.duckdb") == 0, shell.err
 
 
+@pytest.mark.slow
 def test_stop_behind_the_replica_takes_it_back(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlr", "replicate", "--into", "copy.duckdb", "--tick", 1) == 0
@@ -454,6 +466,7 @@ def damage(file: Path, old: bytes, new: bytes) -> None:
     file.write_bytes(data.replace(old, new, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old, new", [(b'"format":1', b'"format":9'), (b'"user":', b'"uses":'), (b'"commit"', b'"com')])
 def test_damaged_log_file_is_named_and_nothing_of_it_is_applied(shell, sales, tmp_path, old, new) -> None:
     damage(tmp_path / "farm" / "sales" / "wlc_logs" / "sales_000000000001", old, new)
@@ -463,6 +476,7 @@ def test_damaged_log_file_is_named_and_nothing_of_it_is_applied(shell, sales, tm
     assert not Path("copy.duckdb").exists() or shell.answer("wlr", "tick", "copy.duckdb") == {"tick": 0}
 
 
+@pytest.mark.slow
 def test_damaged_data_file_is_named_and_what_came_before_it_is_there(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlc", "sql", sales, "DELETE FROM orders") == 0
@@ -485,6 +499,7 @@ def test_damaged_config_is_named(shell, sales, tmp_path) -> None:
     assert "wlc.config" in shell.err
 
 
+@pytest.mark.slow
 def test_bucket_without_credentials_or_server_is_one_message(shell, tmp_path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
     environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path), "AWS_MAX_ATTEMPTS": "1"}
@@ -500,6 +515,7 @@ def test_bucket_without_credentials_or_server_is_one_message(shell, tmp_path) ->
 # Processes
 
 
+@pytest.mark.slow
 def test_locked_master_says_who_and_what_to_do(shell, sales, tmp_path) -> None:
     script = f"import wlc, sys; c = wlc.connect({str(sales)!r}); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -511,6 +527,7 @@ def test_locked_master_says_who_and_what_to_do(shell, sales, tmp_path) -> None:
         other.stdin.close()
 
 
+@pytest.mark.slow
 def test_second_replication_of_one_target_leaves_with_75_and_one_line(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     with duckdb.connect("copy.duckdb"):
@@ -525,6 +542,7 @@ def test_second_replication_of_one_target_leaves_with_75_and_one_line(shell, sal
 BACKGROUND = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_follow_goes_on_until_interrupted(shell, sales, tmp_path, number) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
@@ -546,6 +564,7 @@ def test_follow_goes_on_until_interrupted(shell, sales, tmp_path, number) -> Non
         assert not re.search("error|Traceback", follower.stderr.read())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, code, by", [(signal.SIGINT, 130, ""), (signal.SIGTERM, 143, " by SIGTERM")])
 def test_signal_ends_a_statement_that_runs(sales, tmp_path, number, code, by) -> None:
     """DuckDB reports it as an error of its own; what the transaction had done is rolled back."""
@@ -564,6 +583,7 @@ def test_signal_ends_a_statement_that_runs(sales, tmp_path, number, code, by) ->
         assert connection.execute("SELECT count(*) FROM orders").fetchall() != [(0,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("wlc", "--help"), ("wlr", "--help"), ("wlr", "tick", "copy.duckdb")])
 def test_quick_commands_load_nothing_that_is_slow(shell, sales, tmp_path, command) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
@@ -587,6 +607,7 @@ def test_help_lists_every_command_once_by_task(shell, program) -> None:
     assert sorted(listed) == sorted(name.replace("_", "-") for name in known)
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_and_options(tmp_path) -> None:
     script = """
         source <("$1/wlc" --show-completion bash)

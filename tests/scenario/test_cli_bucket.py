@@ -13,6 +13,8 @@ import pytest
 
 from tests.scratch import attached
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = Path(sys.executable).parent
 
 

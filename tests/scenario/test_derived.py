@@ -65,6 +65,7 @@ def bytes_of(folder: str) -> bytes:
     return b"\n".join(found)
 
 
+@pytest.mark.slow
 def test_the_derived_database_is_what_passes_at_every_tick(
     kind: Kind, key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -160,6 +161,7 @@ def test_rows_that_are_kept_back_are_in_no_byte(tmp_path: Path, key: Path) -> No
     assert b'"user":"shown"' in held
 
 
+@pytest.mark.slow
 def test_schema_changes_pass_the_choice(kind: Kind, tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), kind.new()
     url = beside(farm, "part")
@@ -206,6 +208,7 @@ def test_schema_changes_pass_the_choice(kind: Kind, tmp_path: Path) -> None:
     assert wlc.status(url).tick == 12
 
 
+@pytest.mark.slow
 def test_values_of_every_type_pass(tmp_path: Path) -> None:
     columns = [f"c{number}" for number in range(len(VALUES))]
     farm = HandmadeFarm(tmp_path)
@@ -328,6 +331,7 @@ def test_what_is_chosen_is_remembered_and_kept_from_readers(tmp_path: Path, caps
     assert (reader.target, reader.position and reader.position.tick) == (beside(farm, "d"), farm.tick)
 
 
+@pytest.mark.slow
 def test_a_new_history_begins_with_the_newest_snapshot(tmp_path: Path) -> None:
     farm = small_farm(tmp_path)
     url, into = beside(farm, "d"), tmp_path / "copy.duckdb"

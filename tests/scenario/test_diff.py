@@ -35,6 +35,7 @@ def expected(before: Bag, after: Bag, *, has_key: bool) -> Bag:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_key", [True, False])
 def test_differences_are_those_of_the_model(tmp_path: Path, has_key: bool) -> None:
     farm, model = HandmadeFarm(tmp_path), Model(11, has_key=has_key)
@@ -116,6 +117,7 @@ def test_tables_that_come_and_go_and_the_command(
         assert said in text
 
 
+@pytest.mark.slow
 def test_rows_have_the_values_that_schema_changes_gave_them(tmp_path: Path) -> None:
     """Images of one row that were written before and after a schema change cancel out, and no value is made up."""
     with new_master(tmp_path / "sales.duckdb") as connection:

@@ -196,6 +196,7 @@ STORIES: dict[str, tuple[Callable[[Shell], None], dict[str, str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in pages()])
 def test_a_page_can_be_typed(
     page: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

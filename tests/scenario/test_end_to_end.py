@@ -61,6 +61,7 @@ IN_ANOTHER_CASE = """
 """
 
 
+@pytest.mark.slow
 def test_keys_may_spell_their_tables_and_columns_in_another_case(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", IN_ANOTHER_CASE)
     replica = tmp_path / "replica.duckdb"
@@ -106,6 +107,7 @@ def ticks_of(path: Path) -> list[int]:
         return [row[0] for row in connection.execute("SELECT tick FROM t ORDER BY tick").fetchall()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tick", sampled([0, 3, 4, 5, 6, 7, 9, 11], 4))
 def test_a_tick_is_exact_and_continuing_loses_and_repeats_nothing(ten: Path, tmp_path: Path, tick: int) -> None:
     replica = tmp_path / "replica.duckdb"
@@ -119,6 +121,7 @@ def test_a_tick_is_exact_and_continuing_loses_and_repeats_nothing(ten: Path, tmp
     assert stopped.transactions + rest.transactions == 9, "each transaction was applied once"
 
 
+@pytest.mark.slow
 def test_a_time_is_exact(ten: Path, tmp_path: Path) -> None:
     clocks: dict[int, Any] = {}
     for number in (1, 2):
@@ -152,6 +155,7 @@ def refusals(source: Path) -> list[tuple[dict[str, Any], str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reached_is_refused_before_anything_is_touched(ten: Path, tmp_path: Path) -> None:
     replica, new = tmp_path / "replica.duckdb", tmp_path / "new.duckdb"
     wlr.replicate(ten, into=replica, tick=7)
@@ -171,6 +175,7 @@ def test_what_cannot_be_reached_is_refused_before_anything_is_touched(ten: Path,
     assert wlr.replicate(into=replica).tick == 11
 
 
+@pytest.mark.slow
 def test_what_was_pruned_is_refused_and_the_nearest_reachable_tick_is_named(ten: Path, tmp_path: Path) -> None:
     late, new = tmp_path / "late.duckdb", tmp_path / "new.duckdb"
     wlr.replicate(ten, into=late, tick=2, register=False)
@@ -189,6 +194,7 @@ def test_what_was_pruned_is_refused_and_the_nearest_reachable_tick_is_named(ten:
     assert ticks_of(new) == TICKS
 
 
+@pytest.mark.slow
 def test_a_registered_replica_holds_its_log_files_back(ten: Path, tmp_path: Path) -> None:
     replica = tmp_path / "replica.duckdb"
     wlr.replicate(ten, into=replica, tick=2)
@@ -203,6 +209,7 @@ def test_a_registered_replica_holds_its_log_files_back(ten: Path, tmp_path: Path
     assert file_contents(replica) == file_contents(ten)
 
 
+@pytest.mark.slow
 def test_a_database_with_rows_does_not_begin_empty(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t AS SELECT 1 AS a")
     write(source, "INSERT INTO t VALUES (2)")
@@ -214,6 +221,7 @@ def test_a_database_with_rows_does_not_begin_empty(tmp_path: Path) -> None:
     assert value(tmp_path / "at.duckdb", "SELECT count(*) FROM t") == 1
 
 
+@pytest.mark.slow
 def test_an_empty_database_is_replicated_from_the_first_transaction(tmp_path: Path) -> None:
     source, replica = new_master(tmp_path / "master"), tmp_path / "replica.duckdb"
     assert wlr.replicate(source, into=replica).tick == 0
@@ -240,6 +248,7 @@ def twice(tmp_path: Path) -> tuple[Path, int]:
     return source, last
 
 
+@pytest.mark.slow
 def test_a_beat_that_was_set_stays_unless_another_is_given(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t (a INTEGER)")
     for changed in (lambda: wlc.beat(source, 10), lambda: wlc.beat(f"{tmp_path}/master/dbfarm/{source.stem}", 20)):
@@ -254,6 +263,7 @@ def test_a_beat_that_was_set_stays_unless_another_is_given(tmp_path: Path) -> No
     assert wlc.beat(fresh) == 300
 
 
+@pytest.mark.slow
 def test_an_open_connection_publishes_where_its_master_went(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t (a INTEGER)")
     with wlc.connect(source) as connection:
@@ -266,6 +276,7 @@ def test_an_open_connection_publishes_where_its_master_went(tmp_path: Path) -> N
     assert file_contents(source) == published(f"{elsewhere}/sales")
 
 
+@pytest.mark.slow
 def test_a_replica_of_an_ended_history_is_told_so(twice: tuple[Path, int], tmp_path: Path) -> None:
     source, last = twice
     old, new = tmp_path / "old.duckdb", tmp_path / "new.duckdb"
@@ -287,6 +298,7 @@ def test_a_replica_of_an_ended_history_is_told_so(twice: tuple[Path, int], tmp_p
     assert file_contents(new) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_a_replica_of_a_history_before_the_last_one(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t AS SELECT 1 AS a")
     replica = tmp_path / "replica.duckdb"
@@ -302,6 +314,7 @@ def test_a_replica_of_a_history_before_the_last_one(tmp_path: Path) -> None:
     assert wlr.replicate(into=replica, tick=0).tick == 0
 
 
+@pytest.mark.slow
 def test_a_time_before_the_new_history_is_that_of_the_old(twice: tuple[Path, int], tmp_path: Path) -> None:
     source, last = twice
     batch, _ = wlc.resolve(source).read_batch(1)
@@ -315,6 +328,7 @@ def test_a_time_before_the_new_history_is_that_of_the_old(twice: tuple[Path, int
         assert file_contents(replica) == {"main.t": {(row,): 1 for row in rows}}
 
 
+@pytest.mark.slow
 def test_an_empty_database_begins_again(tmp_path: Path) -> None:
     source, replica = new_master(tmp_path / "master"), tmp_path / "replica.duckdb"
     write(source, "CREATE TABLE t (a INTEGER)", "DROP TABLE t")
@@ -364,6 +378,7 @@ def transfer(connection: Any, chance: random.Random) -> None:
             connection.execute(f"ALTER TABLE history ADD COLUMN IF NOT EXISTS note{amount % 5} VARCHAR DEFAULT 'x'")
 
 
+@pytest.mark.slow
 def test_money_neither_appears_nor_disappears_at_any_stop(tmp_path: Path) -> None:
     chance = random.Random(7)
     source = new_master(
@@ -423,6 +438,7 @@ def five(tmp_path: Path) -> tuple[Path, Path]:
     return source, replica
 
 
+@pytest.mark.slow
 def test_a_failure_is_exactly_at_its_transaction(five: tuple[Path, Path]) -> None:
     _, replica = five
     for _ in range(2):
@@ -440,6 +456,7 @@ def test_a_failure_is_exactly_at_its_transaction(five: tuple[Path, Path]) -> Non
         assert found["main.t"][("6", "0")] == 1
 
 
+@pytest.mark.slow
 def test_accept_skips_exactly_the_one_that_failed(five: tuple[Path, Path]) -> None:
     source, replica = five
     with pytest.raises(ReplayError):
@@ -472,6 +489,7 @@ def test_a_repaired_replica_goes_on(five: tuple[Path, Path]) -> None:
     assert file_contents(replica) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_replicated_tables_are_guarded_and_the_owner_s_are_not(five: tuple[Path, Path]) -> None:
     _, replica = five
     before = file_contents(replica)
@@ -488,6 +506,7 @@ def test_replicated_tables_are_guarded_and_the_owner_s_are_not(five: tuple[Path,
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_only_tables_that_fit_a_pattern(tmp_path: Path) -> None:
     source = new_master(
         tmp_path / "master",
@@ -524,6 +543,7 @@ def test_only_tables_that_fit_a_pattern(tmp_path: Path) -> None:
 # Places ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_farm_in_memory(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t AS SELECT 1 AS a", farm=f"memory://{tmp_path.name}/farm")
     replica = tmp_path / "replica.duckdb"
@@ -539,6 +559,7 @@ def test_a_farm_in_memory(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "master").iterdir()] == ["sales.duckdb"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [lambda path: str(path / "logs"), lambda path: f"file://{path}/logs"])
 def test_logs_elsewhere(tmp_path: Path, place: Callable[[Path], str]) -> None:
     source = new_master(
@@ -558,6 +579,7 @@ def test_logs_elsewhere(tmp_path: Path, place: Callable[[Path], str]) -> None:
     assert wlc.prune("sales", str(tmp_path / "farm"), keep_for="0s").delete_batches == (1,)
 
 
+@pytest.mark.slow
 def test_a_farm_that_was_moved(ten: Path, tmp_path: Path) -> None:
     old, new = ten.parent / "dbfarm", tmp_path / "moved farm é"
     replica = tmp_path / "replica.duckdb"
@@ -585,6 +607,7 @@ def test_importing_loads_neither_s3_nor_spark() -> None:
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_connection_that_nobody_closed_publishes_when_the_program_ends(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t (a INTEGER); CREATE TABLE u (a INTEGER)")
     program = (

@@ -118,6 +118,7 @@ def expected(shop: Shop, *patterns: str, after: int = 0) -> list[str]:
     return [record.replace(": inf", ": 'inf'") for record in records]
 
 
+@pytest.mark.slow
 def test_a_file_has_every_change_once_and_in_order(shop: Shop, tmp_path: Path):
     done = shop.feed(out := tmp_path / "all.jsonl")
     said = lines(out)
@@ -192,6 +193,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, number: int, how: str) -> list[str
 FORMATS = {"json": None, "debezium": None, "csv": ["main.t"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_killed_at_every_write_a_feed_goes_on_as_if_it_had_not_been(shop: Shop, tmp_path: Path, form: str, how: str):
@@ -313,6 +315,7 @@ def test_each_file_of_csv_has_the_header_of_all_of_its_lines(tmp_path: Path):
     assert cells("nothing.csv", max_bytes=1, drop=True) == [[head, ["dropped", said.replace("4", "5", 1)]]]
 
 
+@pytest.mark.slow
 def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
     shop = made(tmp_path)
     shop.write(
@@ -533,6 +536,7 @@ def test_a_run_that_was_overtaken_cannot_move_the_position(shop: Shop, tmp_path:
     assert as_records(lines(out)) == expected(shop)
 
 
+@pytest.mark.slow
 def test_pruning_waits_for_a_feed(tmp_path: Path):
     shop = made(tmp_path)
     shop.write("CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -549,6 +553,7 @@ def test_pruning_waits_for_a_feed(tmp_path: Path):
     assert shop.database.batch_numbers() == [3]
 
 
+@pytest.mark.slow
 def test_pruning_does_not_wait_for_a_feed_that_cannot_go_on(tmp_path: Path):
     shop = made(tmp_path)
     shop.write("CREATE TABLE t (id INTEGER)")
@@ -573,6 +578,7 @@ def test_pruning_does_not_wait_for_a_feed_that_cannot_go_on(tmp_path: Path):
     assert replicas(shop.database) != known
 
 
+@pytest.mark.slow
 def test_the_command_feeds_and_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source, farm, out = tmp_path / "shop.duckdb", str(tmp_path / "farm"), tmp_path / "t.jsonl"
     wlc.master(source, farm=farm, beat_s=3600, create=True)
@@ -624,6 +630,7 @@ def test_a_feed_is_paused_and_shows_where_it_stands(
     assert not shop.feed(tmp_path / "two.jsonl").is_paused
 
 
+@pytest.mark.slow
 def test_encrypted_and_signed_farms_are_verified(tmp_path: Path):
     encryption, signing = keys.new_key(keys.ENCRYPTION), keys.new_key(keys.SIGNING)
     public = keys.public_half(signing)
@@ -726,6 +733,7 @@ def test_images_that_cancel_each_other_out_are_no_records(tmp_path: Path):
     ]
 
 
+@pytest.mark.slow
 def test_the_records_of_a_transaction_depend_on_nothing_but_it(tmp_path: Path):
     """A run that begins elsewhere, or after a kill, gives them the same numbers."""
     farm = HandmadeFarm(tmp_path / "farm")
@@ -746,6 +754,7 @@ def test_the_records_of_a_transaction_depend_on_nothing_but_it(tmp_path: Path):
         assert lines(out) == [line for line in whole if line["tick"] >= start]
 
 
+@pytest.mark.slow
 def test_values_that_differ_behind_the_same_text_are_records(tmp_path: Path):
     farm = HandmadeFarm(tmp_path / "farm")
     cases = {
@@ -794,6 +803,7 @@ def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path:
         wlr.feed(other_name.url, to=str(out))
 
 
+@pytest.mark.slow
 def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
     """The history's first snapshot lies behind the last batch of the former one, which it names in its position."""
     shop = made(tmp_path)

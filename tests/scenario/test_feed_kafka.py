@@ -94,6 +94,7 @@ def as_records(found: list[dict[str, Any]]) -> list[str]:
     return flat([by_tick[tick] for tick in sorted(by_tick)])
 
 
+@pytest.mark.slow
 def test_a_topic_has_every_change_under_its_key(servers: str, database: FarmDatabase):
     done = feed(servers, topic := next(_topics))
     found = messages(servers, topic)
@@ -139,6 +140,7 @@ class Died(BaseException):
     """The process was killed here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "debezium"])
 def test_killed_anywhere_a_feed_loses_nothing(
     servers: str, database: FarmDatabase, form: str, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_a_database_that_the_farm_has_taken_stays_when_making_it_fails(
     assert not other.exists()
 
 
+@pytest.mark.slow
 def test_a_mistyped_name_is_answered_with_what_is_there(farm: Path, capsys) -> None:
     create = f"wlc master SOURCE --farm {farm}/farm"
     for line in ("wlc status salse", "wlc status salse.duckdb", "wlr replicate salse --into c2.duckdb"):
@@ -128,6 +129,7 @@ def test_a_replica_is_not_made_a_master(farm: Path, capsys) -> None:
         right(hint.partition(";")[0])
 
 
+@pytest.mark.slow
 def test_what_is_no_database_is_told_from_what_cannot_be_read(farm: Path, capsys, monkeypatch) -> None:
     (farm / "text.duckdb").write_text("hello")
     for line in ("wlc status text.duckdb", "wlc master text.duckdb"):
@@ -135,6 +137,7 @@ def test_what_is_no_database_is_told_from_what_cannot_be_read(farm: Path, capsys
     assert mistake(capsys, "wlr status text.duckdb")[1] == f"{farm}/text.duckdb is not a DuckDB database"
 
 
+@pytest.mark.slow
 def test_a_copy_that_lost_its_place_is_not_told_to_flush(farm: Path, capsys) -> None:
     (farm / "dup.duckdb").write_bytes((farm / "sales.duckdb").read_bytes())
     right("wlc master dup.duckdb --moved")
@@ -176,6 +179,7 @@ def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys, monkeypatch
     assert not (farm / "c2.duckdb").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a?b", "a\\b"])
 def test_paths_that_duckdb_cannot_write_to(farm: Path, capsys, name: str) -> None:
     (farm / name).mkdir()

@@ -74,6 +74,7 @@ def objects(into: Path) -> list[tuple[object, ...]]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", STATEMENTS[::20])
 def test_nothing_of_it_is_applied(farm: HandmadeFarm, into: Path, tmp_path: Path, statement: str) -> None:
     outside = secret_folder(tmp_path)
@@ -88,6 +89,7 @@ def test_nothing_of_it_is_applied(farm: HandmadeFarm, into: Path, tmp_path: Path
     assert objects(into) == []
 
 
+@pytest.mark.slow
 def test_none_of_them_runs(tmp_path: Path) -> None:
     """As the test above, and a hundred times as fast."""
     outside = secret_folder(tmp_path)
@@ -186,6 +188,7 @@ def test_a_view_may_call_a_macro_of_the_database(checked: Callable[[str], str]) 
     assert checked("CREATE VIEW x AS SELECT twice(a) FROM own_rows(3) AS r(a)") == ""
 
 
+@pytest.mark.slow
 def test_nested_statements_are_refused(checked: Callable[[str], str]) -> None:
     for statement in [*nested(3_000), *nested(60_000)[1:2]]:
         assert checked(statement), statement[:60]
@@ -224,6 +227,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_text", TYPES)
 def test_types_are_not_sql(farm: HandmadeFarm, tmp_path: Path, type_text: str) -> None:
     outside = secret_folder(tmp_path)

@@ -73,6 +73,7 @@ def contents(into: str) -> list[tuple[Any, ...]]:
 # Encryption
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["copy.duckdb", "lake/"])
 def test_nothing_but_names_can_be_read_without_the_key(
     source: Path, tmp_path: Path, encryption: dict[str, Any], name: str
@@ -108,6 +109,7 @@ def test_nothing_but_names_can_be_read_without_the_key(
     assert wlc.prune(farm_of(source), keep_for="0s", storage_options=encryption).delete_snapshots
 
 
+@pytest.mark.slow
 def test_master_does_not_forget_that_it_encrypts(
     source: Path, tmp_path: Path, encryption: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_master_does_not_forget_that_it_encrypts(
     assert key.word.split(":")[2].encode() not in source.read_bytes()
 
 
+@pytest.mark.slow
 def test_keys_are_rotated(source: Path, tmp_path: Path, encryption: dict[str, Any]) -> None:
     wlc.master(source, storage_options=encryption)
     write(source, "INSERT INTO t VALUES (3, 'a')")
@@ -140,6 +143,7 @@ def test_keys_are_rotated(source: Path, tmp_path: Path, encryption: dict[str, An
         wlr.replicate(farm_of(source), into=tmp_path / "b.duckdb", storage_options={"encryption_key": new.word})
 
 
+@pytest.mark.slow
 def test_encryption_begins_with_a_new_history(source: Path, tmp_path: Path, encryption: dict[str, Any]) -> None:
     wlc.master(source)
     write(source, "INSERT INTO t VALUES (3, 'a')")
@@ -157,6 +161,7 @@ def test_encryption_begins_with_a_new_history(source: Path, tmp_path: Path, encr
     assert wlr.replicate(farm_of(source), into=tmp_path / "old.duckdb", tick=1, storage_options=allowing).tick == 1
 
 
+@pytest.mark.slow
 def test_object_in_another_place_is_not_applied(source: Path, tmp_path: Path, encryption: dict[str, Any]) -> None:
     wlc.master(source, storage_options=encryption)
     into = tmp_path / "copy.duckdb"
@@ -189,6 +194,7 @@ def test_a_lost_answer_is_settled(source: Path, encryption: dict[str, Any], sign
 # Signatures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["copy.duckdb", "lake/"])
 def test_replica_asks_for_signatures_from_then_on(
     source: Path, tmp_path: Path, signing: dict[str, Any], name: str
@@ -363,6 +369,7 @@ def test_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "secret-text" not in err
 
 
+@pytest.mark.slow
 def test_s3_never_hears_of_keys(s3_url: str, source: Path, tmp_path: Path, encryption: dict[str, Any]) -> None:
     wlc.master(source, farm=s3_url, storage_options=encryption)
     write(source, "INSERT INTO t VALUES (3, 'a')")

@@ -17,6 +17,8 @@ from wlc.farm.errors import UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 SNAPSHOT = importlib.import_module("wlc.dialect.duckdb.snapshot")
 

@@ -20,6 +20,8 @@ from wlc.farm.registry import replicas
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
 
 

@@ -38,6 +38,7 @@ def write(source: Path, *statements: str) -> None:
     wlc.flush(source)
 
 
+@pytest.mark.slow
 def test_large_inserts_and_deletes_are_added_up_meanwhile(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = source.with_name("copy.duckdb")
     asked: list[tuple[bool, bool]] = []

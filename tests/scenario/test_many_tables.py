@@ -15,6 +15,8 @@ from wlc.dialect.duckdb import catalog
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # What reads the whole catalog of a database.
 READERS = ("rows", "tables", "references", "unique_keys", "sequences")
 

@@ -16,6 +16,8 @@ from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = """
     CREATE TABLE stock (k INTEGER PRIMARY KEY, name VARCHAR, amount INTEGER NOT NULL, price DECIMAL(9, 2) NOT NULL);
     INSERT INTO stock VALUES (1, 'apples', 100, 1.50), (2, 'pears', 100, 2.50);

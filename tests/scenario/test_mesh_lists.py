@@ -22,6 +22,8 @@ from wlc.farm.vectors import contains
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("oslo", "rome", "paris", "york")
 
 

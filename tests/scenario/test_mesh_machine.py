@@ -347,6 +347,7 @@ class Mesh(RuleBasedStateMachine):
         return [log.read_batch(number)[0] for number in log.batch_numbers()]
 
 
+@pytest.mark.slow
 def test_each_row_is_its_newest_change() -> None:
     run_state_machine_as_test(Mesh, settings=machine_settings(3))
 

@@ -47,6 +47,7 @@ def inodes(lake: Path) -> set[int]:
     return {file.stat().st_ino for file in lake.rglob("*.parquet")}
 
 
+@pytest.mark.slow
 def test_every_tick_is_read_and_remembered(farm: HandmadeFarm, lake: Path) -> None:
     check_open(lake)
     for transaction in (
@@ -84,6 +85,7 @@ def test_renamed_dropped_and_made_again(farm: HandmadeFarm, lake: Path) -> None:
     check_open(lake)
 
 
+@pytest.mark.slow
 def test_table_that_was_renamed_before_is_open_from_the_next_step_on(farm: HandmadeFarm, tmp_path: Path) -> None:
     farm.publish(["ALTER TABLE t RENAME TO u"])
     wlr.replicate(farm.url, into=(lake := tmp_path / "lake"), tick=1, engine="local")
@@ -162,6 +164,7 @@ def test_going_back_and_making_anew_continue_the_log(farm: HandmadeFarm, lake: P
     assert wlr.status(lake).open_tables == "delta"
 
 
+@pytest.mark.slow
 def test_pruning_keeps_what_the_newest_version_needs(farm: HandmadeFarm, lake: Path) -> None:
     for number in range(3, 6):
         farm.publish([Rows("t", (f"{number}, 'new'",))])
@@ -185,6 +188,7 @@ def test_what_others_write_to_the_log_is_taken_back(farm: HandmadeFarm, lake: Pa
     assert delta_table(lake, T).version() == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_died_before_the_logs_is_finished_by_the_next(
     farm: HandmadeFarm, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +216,7 @@ def test_a_run_that_died_before_the_logs_is_finished_by_the_next(
     assert {file: file.stat().st_mtime_ns for file in lake.rglob("_delta_log/*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_read", [True, False])
 def test_a_run_that_was_halted_writes_nothing(farm: HandmadeFarm, lake: Path, *, has_read: bool) -> None:
     found, before = folder_of(lake).find(), version_of(lake)
@@ -263,6 +268,7 @@ def test_a_log_that_lacks_entries_is_named_and_can_be_made_anew(farm: HandmadeFa
     check_open(lake)
 
 
+@pytest.mark.slow
 def test_bucket(farm: HandmadeFarm, s3_url: str) -> None:
     lake = s3_url.replace("/farm", "/lake")
     wlr.replicate(farm.url, into=lake, engine="local", open_tables="delta")
@@ -287,6 +293,7 @@ def test_not_open_unless_asked(farm: HandmadeFarm, tmp_path: Path) -> None:
         wlr.replicate(farm.url, into=tmp_path / "copy.duckdb", open_tables="delta")
 
 
+@pytest.mark.slow
 def test_closed_and_opened_again(farm: HandmadeFarm, lake: Path) -> None:
     wlr.replicate(into=lake, engine="local", open_tables="none")
     farm.publish([Rows("t", ("3, 'c'",))])

@@ -14,6 +14,8 @@ import pytest
 import wlc
 from tests.scratch import attached
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 

@@ -13,6 +13,8 @@ import wlr
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", ["google_url", "azure_url", "sftp_url"])
 def test_the_main_job(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:

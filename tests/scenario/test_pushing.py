@@ -57,6 +57,7 @@ def wait_for(pusher: wlc.Pusher, places: int) -> wlc.Pushed:
     return done
 
 
+@pytest.mark.slow
 def test_one_line_serves_a_class_and_a_bad_entry_nobody(source: Path, tmp_path: Path, pusher: wlc.Pusher) -> None:
     edge = url(tmp_path, "edge")
     wlc.push_list(edge, add=Push("edge", to=edge))
@@ -144,6 +145,7 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         decode_push((tmp_path / "edge/shop/pushes/e.json").read_bytes(), "pushes/f.json")
 
 
+@pytest.mark.slow
 def test_a_list_is_read_and_places_are_dialled_as_often_as_is_set(source: Path, s3_url: str) -> None:
     edge = f"{s3_url}/shop"
     wlc.push_list(edge, add=Push("edge", to=edge))

@@ -95,6 +95,7 @@ def rows_of(relation: duckdb.DuckDBPyRelation) -> Bag:
     return Counter(relation.fetchall())
 
 
+@pytest.mark.slow
 def test_a_farm_is_the_model_at_ticks_times_columns_and_conditions(life: tuple[Any, Model, Path]) -> None:
     farm, model, _ = life
     draw = random.Random(3)
@@ -132,6 +133,7 @@ def test_replicas_are_the_model_at_their_ticks(life: tuple[Any, Model, Path]) ->
     assert rows_of(wlr.read(folder / "copy.duckdb", "t")) == model.at[24]
 
 
+@pytest.mark.slow
 def test_types_arrive_as_declared(tmp_path: Path) -> None:
     farm = HandmadeFarm(tmp_path)
     columns = ", ".join(f"c{n} {declared}" for n, declared in enumerate(VALUES))
@@ -232,6 +234,7 @@ def test_mistakes_say_what_to_type(tmp_path: Path, arguments: dict[str, Any], sa
     assert hint in str(refused.value.hint)
 
 
+@pytest.mark.slow
 def test_a_place_that_is_nothing_and_a_moment_that_was_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WLC_FARM", raising=False)
     path = tmp_path / "shop.duckdb"
@@ -256,6 +259,7 @@ def test_a_place_that_is_nothing_and_a_moment_that_was_pruned(tmp_path: Path, mo
         wlr.read(tmp_path / "nothing.duckdb", "t")
 
 
+@pytest.mark.slow
 def test_only_the_columns_and_row_groups_that_are_needed_are_read(tmp_path: Path) -> None:
     farm = HandmadeFarm(tmp_path)
     wide = "hash(i)::VARCHAR || hash(i + 1)::VARCHAR"
@@ -300,6 +304,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         wlr.read(farm.url, "t")
 
 
+@pytest.mark.slow
 def test_copies_of_a_remote_farm_live_as_long_as_the_relation(
     tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +327,7 @@ def test_copies_of_a_remote_farm_live_as_long_as_the_relation(
     assert {file for file in tmp_path.rglob("*") if file.is_file()} - before == set()
 
 
+@pytest.mark.slow
 def test_names_are_written_as_in_sql(tmp_path: Path) -> None:
     master = tmp_path / "sales.duckdb"
     wlc.master(master, create=True)

@@ -74,6 +74,7 @@ def shop(tmp_path: Path) -> Shop:
     return made
 
 
+@pytest.mark.slow
 def test_a_relay_has_the_same_bytes_and_serves_in_the_farms_stead(shop: Shop, tmp_path: Path):
     first = shop.ship()
     assert (first.batches, first.snapshots, first.tick, first.is_verified) == (1, 0, 2, True)
@@ -122,6 +123,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_nothing_new_costs_the_same_requests_at_any_length_of_the_log(shop: Shop, requests: list[str]):
     shop.ship()
     costs = []
@@ -224,6 +226,7 @@ def test_a_first_copy_that_is_killed_anywhere_is_completed(shop: Shop, monkeypat
     assert at == len(expected) - 1
 
 
+@pytest.mark.slow
 def test_what_is_published_while_the_farm_is_listed_leaves_no_hole(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     shop.ship()
     url = open_database("shop", shop.farm).url
@@ -247,6 +250,7 @@ def test_what_is_published_while_the_farm_is_listed_leaves_no_hole(shop: Shop, m
         assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_do_no_harm(shop: Shop):
     for number in range(200, 206):
         shop.write(f"INSERT INTO t VALUES ({number}, 'x')")
@@ -323,6 +327,7 @@ def test_a_key_to_verify_with_is_never_passed_over(shop: Shop, tmp_path: Path):
     assert shop.objects(shop.relay) == {}
 
 
+@pytest.mark.slow
 def test_another_past_is_refused_and_leaves_the_relay_alone(shop: Shop, tmp_path: Path):
     shop.ship()
     before = shop.objects(shop.relay)
@@ -352,6 +357,7 @@ def test_a_farm_that_was_rolled_back_is_refused(shop: Shop):
     assert shop.objects(shop.relay) == before
 
 
+@pytest.mark.slow
 def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
     shop.ship()
     assert [(found.kind, found.target) for found in replicas(open_database("shop", shop.farm))] == [
@@ -366,6 +372,7 @@ def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
         shop.ship()
 
 
+@pytest.mark.slow
 def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shop.ship()
     shop.write("INSERT INTO t VALUES (100, 'x')")
@@ -379,6 +386,7 @@ def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Pa
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
+@pytest.mark.slow
 def test_a_relay_keeps_what_it_was_told_to(shop: Shop, requests: list[str]):
     shop.ship(keep="30d")
     wlc.retention("shop", keep_daily=7, farm=shop.relay)
@@ -429,6 +437,7 @@ def test_files_on_one_disk_are_not_shared(tmp_path: Path):
     assert not [file for file in copies if file.suffix == ".tmp"]
 
 
+@pytest.mark.slow
 def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shop = Shop(tmp_path, str(tmp_path / "farm"), str(tmp_path / "relay"))
     wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
@@ -467,6 +476,7 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
     assert is_settled([manifest], at[relay / "wlc.config"])
 
 
+@pytest.mark.slow
 def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     shop.write("CREATE TABLE u AS SELECT range AS i FROM range(10)")
     wlc.snapshot(shop.source)
@@ -483,6 +493,7 @@ def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPat
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_begins_no_other_file(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     shop.write(*(f"CREATE TABLE t{number} AS SELECT 1 AS i" for number in range(12)))
     wlc.snapshot(shop.source)
@@ -520,6 +531,7 @@ def test_a_run_that_fails_begins_no_other_file(shop: Shop, monkeypatch: pytest.M
     assert sum(map(bool, spent)) == 2 * 13 - len(there) + 1
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_data_file_counts_against_the_rate(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     wlc.snapshot(shop.source)
     shop.write("INSERT INTO t VALUES (100, 'x')")
@@ -551,6 +563,7 @@ def test_a_replica_changes_the_place_that_it_reads(shop: Shop, tmp_path: Path):
     assert wlr.status(copy).master == farm.url
 
 
+@pytest.mark.slow
 def test_another_name_of_the_same_place_keeps_the_registration(tmp_path: Path):
     shop = Shop(tmp_path, str(tmp_path / "farm"), "")
     wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
@@ -561,6 +574,7 @@ def test_another_name_of_the_same_place_keeps_the_registration(tmp_path: Path):
     assert [found.target for found in replicas(open_database("shop", shop.farm))] == [str(copy)]
 
 
+@pytest.mark.slow
 def test_a_place_with_another_past_is_refused(shop: Shop, tmp_path: Path):
     wlr.replicate("shop", farm=shop.farm, into=(copy := tmp_path / "copy.duckdb"))
     other = Shop(tmp_path / "other", shop.farm + "-other", shop.relay)

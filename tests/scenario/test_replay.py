@@ -97,6 +97,7 @@ def test_small_steps_give_the_same(farm: HandmadeFarm, into: Path, monkeypatch: 
     assert content(into, 9) == states[9]
 
 
+@pytest.mark.slow
 def test_many_small_batches_are_one_step(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED])
     for id_ in range(20):
@@ -110,6 +111,7 @@ def test_many_small_batches_are_one_step(farm: HandmadeFarm, into: Path) -> None
 # Snapshots
 
 
+@pytest.mark.slow
 def test_starts_from_the_newest_suitable_snapshot(farm: HandmadeFarm, tmp_path: Path) -> None:
     farm.publish([KEYED, "CREATE TABLE bag (x DOUBLE)"], [Rows("t", rows(1, 2)), Rows("bag", ("1.5", "1.5"))])
     wlr.replicate(farm.url, into=tmp_path / "first.duckdb")
@@ -122,6 +124,7 @@ def test_starts_from_the_newest_suitable_snapshot(farm: HandmadeFarm, tmp_path: 
     assert rows_of(into, "FROM bag") == [(1.5,)]
 
 
+@pytest.mark.slow
 def test_snapshot_of_rows_that_refer_to_their_own_table(farm: HandmadeFarm, tmp_path: Path) -> None:
     """DuckDB takes a row only if the row it refers to was there before the statement."""
     farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, boss INTEGER REFERENCES t (id))"])
@@ -236,6 +239,7 @@ def test_unique_values_change_hands(farm: HandmadeFarm, into: Path) -> None:
     assert content(into, 4) == [(1, "x"), (2, "z")]
 
 
+@pytest.mark.slow
 def test_indexed_table_is_right_with_many_rows_and_threads(farm: HandmadeFarm, into: Path) -> None:
     """DuckDB has lost rows of indexed tables in large statements; this one deletes and inserts the same keys."""
     many = 300_000
@@ -343,6 +347,7 @@ wlr.replicate(sys.argv[1], into=sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module, name, call",
     [
@@ -448,6 +453,7 @@ def test_dry_run_tells_and_touches_nothing(farm: HandmadeFarm, into: Path) -> No
     assert wlr.tick(into) == 6
 
 
+@pytest.mark.slow
 def test_farm_that_is_no_folder(tmp_path: Path, into: Path) -> None:
     """Files are downloaded then, and the engine, which may read few folders, still has to reach them."""
     farm = HandmadeFarm("memory://far")
@@ -474,6 +480,7 @@ def test_importing_wlr_is_quick() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_rounds_of_one_program_read_the_catalog_once_and_notice_what_others_did(
     tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

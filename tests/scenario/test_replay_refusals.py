@@ -430,6 +430,7 @@ def test_failure_of_a_wanted_table_is_one_with_patterns_too(farm: HandmadeFarm, 
         wlr.replicate(farm.url, into=into, tables=["t"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["replica.duckdb", "lake"])
 @pytest.mark.parametrize("published", [0, 1])
 def test_a_replica_of_an_empty_database_is_told_of_changes_that_no_log_has(

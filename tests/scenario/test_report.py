@@ -44,6 +44,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return farm
 
 
+@pytest.mark.slow
 def test_facts_are_those_of_the_log(farm: Path) -> None:
     found = wlr.report(str(farm / "sales"))
     assert (found.database, found.state, found.tick, found.beat_s) == ("sales", "started", 6, 300.0)

@@ -17,6 +17,8 @@ from wlc.tiers.choice import IDLE_REGISTRY_REQUESTS, IDLE_ROUND_REQUESTS
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def make_master(folder: Path, farm: str) -> Path:
     source = folder / "sales.duckdb"

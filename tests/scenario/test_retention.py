@@ -200,6 +200,7 @@ def published(database: Any, tick: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_following_ends_when_what_was_asked_for_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,7 @@ def outcomes(into: str) -> dict[str, str]:
     return {check.table: check.outcome for check in wlr.verify(into).tables}
 
 
+@pytest.mark.slow
 def test_rows_move_in_and_out_as_in_plain_python(
     kind: Kind, key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -123,6 +124,7 @@ def test_rows_move_in_and_out_as_in_plain_python(
     check()
 
 
+@pytest.mark.slow
 def test_schema_changes_keep_what_the_filters_say(kind: Kind, key: Path, tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), kind.new()
     farm.publish(
@@ -163,6 +165,7 @@ def test_schema_changes_keep_what_the_filters_say(kind: Kind, key: Path, tmp_pat
     assert set(outcomes(into).values()) == {"same"}
 
 
+@pytest.mark.slow
 def test_other_filters_make_only_their_tables_anew(kind: Kind, key: Path, tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), kind.new()
     farm.publish(
@@ -246,6 +249,7 @@ def test_verify_locates_and_repair_mends_what_was_changed(kind: Kind, key: Path,
     assert outcomes(into) == {"main.t": "same"}
 
 
+@pytest.mark.slow
 def test_values_of_every_type_pass_as_they_are(tmp_path: Path) -> None:
     columns = [f"c{number}" for number in range(len(VALUES))]
     farm = HandmadeFarm(tmp_path)

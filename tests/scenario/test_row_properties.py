@@ -138,6 +138,7 @@ def test_texts_are_those_of_duckdb() -> None:
                 assert connection.execute(query).fetchall() == [(text,)]
 
 
+@pytest.mark.slow
 def test_moments_changes_and_differences(tmp_path_factory: pytest.TempPathFactory) -> None:
     @machine_settings(2)
     @given(tables())
@@ -186,6 +187,7 @@ def check_difference(table: Table, place: str, at: dict[int, Bag], first: int, l
     assert wlr.diff(place, first, last) == counted
 
 
+@pytest.mark.slow
 def test_transactions_that_come_too_early_are_accepted_and_applied_later(
     kind: Kind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_mistyped_variable_is_named(variables: dict[str, str], said: str, hint
     assert re.search(f"error: .*{said}\nhint: {hint}", told.stderr), told.stderr
 
 
+@pytest.mark.slow
 def test_the_usual_variables(source: Path, tmp_path: Path, proxy: Proxy, s3_url: str, run: Run) -> None:
     wlc.master(source, farm=s3_url)
     (tmp_path / "credentials").write_text("[reports]\naws_access_key_id = of-profile\naws_secret_access_key = hush\n")
@@ -115,6 +116,7 @@ def test_the_usual_variables(source: Path, tmp_path: Path, proxy: Proxy, s3_url:
         assert signed_by(proxy) == {expected}, (variables, options)
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_preconditions_leaves_nothing(
     source: Path, proxy: Proxy, s3_url: str, run: Run, s3_server: str
 ) -> None:
@@ -164,6 +166,7 @@ def is_more_than_adding(method: str, path: str, headers: Mapping[str, str]) -> b
     return creates and "if-none-match" not in headers and not name.endswith("/wlc.config")
 
 
+@pytest.mark.slow
 def test_a_master_that_may_only_add(source: Path, tmp_path: Path, proxy: Proxy, s3_url: str, s3_server: str) -> None:
     proxy.denied = is_more_than_adding
     options = {"endpoint_url": proxy.url, "key": "k", "secret": "s"}
@@ -224,6 +227,7 @@ def people(users: Users, s3_url: str) -> Iterator[dict[str, User]]:
         yield made
 
 
+@pytest.mark.slow
 def test_the_documented_rights_are_enough(source: Path, tmp_path: Path, s3_url: str, people: dict[str, User]) -> None:
     def may(who: str) -> dict[str, str]:
         return people[who].options

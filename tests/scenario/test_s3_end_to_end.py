@@ -42,6 +42,7 @@ def paths_of(url: str, endpoint: str) -> list[str]:
     return s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False).find(url)
 
 
+@pytest.mark.slow
 def test_the_main_job(source: Path, tmp_path: Path, s3_url: str, s3_environment: str) -> None:
     replica, second = tmp_path / "replica.duckdb", tmp_path / "second.duckdb"
     logs = s3_url.replace("/farm", "-logs")
@@ -106,6 +107,7 @@ def require_known_users(server: str, after: str) -> None:
     urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset-auth", after.encode(), headers)).close()
 
 
+@pytest.mark.slow
 def test_wrong_credentials(
     source: Path,
     tmp_path: Path,
@@ -139,6 +141,7 @@ def test_wrong_credentials(
     assert file_contents(replica) == file_contents(source), "nothing was lost meanwhile"
 
 
+@pytest.mark.slow
 def test_no_credentials(
     source: Path,
     tmp_path: Path,
@@ -156,6 +159,7 @@ def test_no_credentials(
     assert not (tmp_path / "replica.duckdb").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there(
     source: Path,
     s3_url: str,

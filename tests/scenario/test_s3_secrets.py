@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.scenario.test_s3_access import Run
     from tests.users import User, Users
 
+pytestmark = pytest.mark.slow
+
 
 def as_options(user: User, **others: str) -> list[str]:
     return [f"--storage-option={name}={value}" for name, value in (user.options | others).items()]

@@ -19,6 +19,8 @@ from wlc.dialect.sql import literal, quote
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # A master's database is called after its file; the odd name is one that has to be quoted.
 CATALOG = "my shop"
 

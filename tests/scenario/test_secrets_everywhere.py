@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 import cli.wlc
 import cli.wlr
@@ -14,8 +15,7 @@ from tests.scenario.test_s3_secrets import texts_in
 from wlc.farm.seal.keys import new_key
 from wlc.farm.store.options import FILES, KNOWN
 
-if TYPE_CHECKING:
-    import pytest
+pytestmark = pytest.mark.slow
 
 CANARY = "C4n4ry"
 # Every other option of a store counts as a secret: who adds one has to decide.

@@ -157,6 +157,7 @@ def page(port: int, path: str) -> str:
             return error.read().decode()
 
 
+@pytest.mark.slow
 def test_as_systemd_runs_it_and_no_secret_is_shown(folder: Path) -> None:
     """One run: ready, watched, a wrong and a right file, a master out of reach, and the end; canaries everywhere."""
     (folder / "key").write_text(f"# {SECRET}\n")
@@ -211,6 +212,7 @@ on_failure_after = "0s"
     assert SECRET not in "".join(file.read_text() for file in (folder / "state").iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_service_goes_on_where_it_was(folder: Path) -> None:
     """SIGKILL while a master writes without pause; what was not finished is finished by the next run."""
     chosen = [0.4, 1.1, 2.3]

@@ -85,6 +85,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_the_only_database_is_shown_live_with_the_facts_of_the_report(served, monkeypatch) -> None:
     attendant, _, clock = served
     made = counting(monkeypatch)

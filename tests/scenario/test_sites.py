@@ -40,6 +40,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     return sites
 
 
+@pytest.mark.slow
 def test_rows_are_exchanged_and_then_there_is_silence(two: Sites) -> None:
     two.write("oslo", "INSERT INTO a VALUES (10, 'oslo', -0.0)", "UPDATE a SET v = 'ONE' WHERE id = 1")
     two.write("oslo", "INSERT INTO bag VALUES ('z')", "DELETE FROM bag WHERE v = 'x'")
@@ -55,6 +56,7 @@ def test_rows_are_exchanged_and_then_there_is_silence(two: Sites) -> None:
         two.replica_equals(site)
 
 
+@pytest.mark.slow
 def test_what_is_taken_keeps_its_origin_and_its_first_commit(two: Sites) -> None:
     two.write("rome", "INSERT INTO a VALUES (20, 'kept', 1)")
     two.exchange()
@@ -90,6 +92,7 @@ def test_foreign_keys_and_rows_that_change_often(two: Sites) -> None:
     two.replica_equals("oslo")
 
 
+@pytest.mark.slow
 def test_what_another_one_changed_meanwhile_is_journalled_as_it_was_here(two: Sites) -> None:
     """Without a rule, what is read last overwrites; the log of each site stays a log of its own states."""
     two.write("oslo", "INSERT INTO a VALUES (40, 'x', 0), (41, 'y', 0)")
@@ -117,6 +120,7 @@ def test_a_table_that_is_emptied_says_which_rows_went(two: Sites) -> None:
     assert [(type(record).__name__, getattr(record, "removed", None)) for record in last.records] == [("Change", 2)]
 
 
+@pytest.mark.slow
 def test_only_one_site_changes_the_schema(two: Sites) -> None:
     with pytest.raises(InvalidError, match="site rome cannot change the schema"):
         two.write("rome", "CREATE TABLE wrong (id INTEGER)")
@@ -160,6 +164,7 @@ def test_rows_of_a_keyless_table_are_refused_whoever_published_them(
     two.take("oslo")
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_that_was_renamed_are_taken_under_its_old_name(two: Sites) -> None:
     two.write("rome", "INSERT INTO a VALUES (59, 'rome', 0)")
     two.write("oslo", "ALTER TABLE a RENAME TO b")
@@ -191,6 +196,7 @@ def vector_of(sites: Sites, site: str) -> dict[str, int]:
     return {**state.site.contained, state.history: state.tick}
 
 
+@pytest.mark.slow
 def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     two.write("rome", "INSERT INTO a VALUES (50, 'once', 1)")
     wlc.flush(two.file("rome"))
@@ -236,6 +242,7 @@ def test_two_rounds_at_once_take_everything_once(two: Sites, monkeypatch: pytest
     two.refuse_differences("a")
 
 
+@pytest.mark.slow
 def test_a_user_who_commits_meanwhile_loses_nothing(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     two.write("rome", "INSERT INTO a VALUES (60, 'rome', 1)", "UPDATE a SET v = 'r' WHERE id = 3")
     wlc.flush(two.file("rome"))
@@ -256,6 +263,7 @@ def test_a_user_who_commits_meanwhile_loses_nothing(two: Sites, monkeypatch: pyt
     two.replica_equals("oslo")
 
 
+@pytest.mark.slow
 def test_what_meets_an_open_transaction_waits_for_its_end(two: Sites) -> None:
     """What comes before it is taken, and who takes in the background goes on."""
 

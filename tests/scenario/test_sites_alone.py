@@ -18,6 +18,8 @@ from wlc.farm.database import open_database
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR, u INTEGER UNIQUE);
     CREATE TABLE children (k INTEGER PRIMARY KEY, t INTEGER REFERENCES t (k));

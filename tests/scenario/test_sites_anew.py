@@ -26,6 +26,8 @@ from wlc.masters.circle_place import site_database
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE o (k INTEGER PRIMARY KEY)"
 
 

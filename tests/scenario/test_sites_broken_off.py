@@ -79,6 +79,7 @@ def net(sites: Sites, since: int, until: int) -> Counter[tuple[Any, ...]]:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", [11, 15])
 @pytest.mark.parametrize("since", [3, 5, 7, 8, 9])
 def test_changes_and_differences_across_the_break_are_refused(rome: Sites, since: int, until: int) -> None:

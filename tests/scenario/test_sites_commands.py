@@ -40,6 +40,7 @@ def typed(capsys: Capture, *arguments: object) -> tuple[int, str, str]:
     return code, shown.out, " ".join(shown.err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_take_follows_until_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
     sites = two_sites(tmp_path)
@@ -80,6 +81,7 @@ def test_a_site_leaves_when_others_have_what_it_published(tmp_path: Path, capsys
     assert typed(capsys, "leave", url, "rome")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_site_is_made_to_leave_although_others_lack_something(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
     sites.write("rome", "INSERT INTO t VALUES (2, 'lost')")
@@ -93,6 +95,7 @@ def test_a_site_is_made_to_leave_although_others_lack_something(tmp_path: Path, 
     assert sites.rows("oslo", "t") == [(1, "first")]
 
 
+@pytest.mark.slow
 def test_the_primary_does_not_leave(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
     for force in ((), ("--force",)):
@@ -106,6 +109,7 @@ def keys_since(capsys: Capture, sites: Sites, *since: str) -> list[Any]:
     return [row["key"]["k"] for row in json.loads(out)]
 
 
+@pytest.mark.slow
 def test_what_was_rejected_since_a_time(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
     wlc.set_rule(sites.file("oslo"), "t", "epoch")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 from tests.sites import Sites, take_from
 
+pytestmark = pytest.mark.slow
+
 
 def test_rows_that_break_a_constraint_are_refused(tmp_path: Path) -> None:
     sites = Sites(tmp_path)

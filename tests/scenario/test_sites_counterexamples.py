@@ -56,6 +56,7 @@ def write_during_steps(sites: Sites, site: str, *statements: str) -> pytest.Monk
     return patch
 
 
+@pytest.mark.slow
 def test_window_start(two: Sites) -> None:
     """Rome commits, then takes what oslo had changed: the change is judged by what rome had seen when it committed."""
     for number in range(3):
@@ -74,6 +75,7 @@ def test_window_start(two: Sites) -> None:
     assert len(wlc.prune(two.file("oslo"), keep_for="0s").delete_batches) >= 3
 
 
+@pytest.mark.slow
 def test_commit_between_flush_and_take(two: Sites) -> None:
     """What oslo's users commit while it takes is in no log yet, and is judged from the journal."""
     two.write("rome", "UPDATE t SET v = 'rome' WHERE k = 2", "UPDATE t SET v = 'rome' WHERE k = 3")
@@ -88,6 +90,7 @@ def test_commit_between_flush_and_take(two: Sites) -> None:
     assert value(two, 3) == {"oslo": [], "rome": []}
 
 
+@pytest.mark.slow
 def test_a_commit_while_a_secondary_takes_is_judged_by_what_it_had_seen(two: Sites) -> None:
     """Rome tells how far it has read only after it has published what it committed before that."""
     two.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 4")
@@ -106,6 +109,7 @@ def test_a_commit_while_a_secondary_takes_is_judged_by_what_it_had_seen(two: Sit
     assert counts == {("rome", "overwritten"): 1 + overwritten}
 
 
+@pytest.mark.slow
 def test_rules_that_change_while_windows_are_open(tmp_path: Path) -> None:
     """What is taken is judged by the rule that the primary knows then, whatever held when it was written."""
     sites = Sites(tmp_path)
@@ -136,6 +140,7 @@ def test_rules_that_change_while_windows_are_open(tmp_path: Path) -> None:
     assert sorted(found) == [("a", 1, "DATA_IN_CONFLICT"), *both, ("d", 1, "DATA_IN_CONFLICT")]
 
 
+@pytest.mark.slow
 def test_truncate(two: Sites) -> None:
     """A table that is emptied says which rows went, so that rows that others changed meanwhile are told apart."""
     two.write("oslo", "CREATE TABLE emptied (k INTEGER PRIMARY KEY, v VARCHAR)", "INSERT INTO emptied VALUES (1, 'a')")
@@ -155,6 +160,7 @@ def test_truncate(two: Sites) -> None:
     assert two.rows("oslo", "emptied") == [(4, "oslo")]
 
 
+@pytest.mark.slow
 def test_delete_delete(two: Sites) -> None:
     """Both delete a row and one inserts it again: NDB Cluster's epochs, which forget deletions, end with two states."""
     before = {counter.name: counter.value for counter in wlc.conflicts(two.file("oslo"))}

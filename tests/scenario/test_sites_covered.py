@@ -21,6 +21,8 @@ from wlc.multi_master import take_round
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)"
 
 

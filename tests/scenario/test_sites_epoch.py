@@ -34,6 +34,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_cases(tmp_path_factory.mktemp("epoch"), CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_conflicts(outcome: Outcome, name: str) -> None:
     case = CASES[name]
@@ -78,6 +79,7 @@ def test_p7_borders_of_batches_and_of_steps_change_no_verdict(outcome: Outcome, 
     assert joined == 1 or counters_of(found) == expected_of(SEVERAL)
 
 
+@pytest.mark.slow
 def test_p7_a_step_for_each_transaction_changes_no_verdict(outcome: Outcome, tmp_path: Path) -> None:
     cases = {name: CASES[name] for name in EACH_BY_ITSELF}
     with patch.object(missing_steps, "JOINED_TRANSACTIONS", 1):
@@ -95,12 +97,14 @@ def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     return prepared(tmp_path_factory.mktemp("alone"), ALONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALONE)
 def test_the_counters_of_a_case_alone(one_by_one: Sites, name: str) -> None:
     with counted(one_by_one, **expected_of({name: ALONE[name]})):
         meet(one_by_one, {name: ALONE[name]})
 
 
+@pytest.mark.slow
 def test_logs_with_rejections_are_logs_like_others(outcome: Outcome, tmp_path: Path) -> None:
     """Rows that are only reported, as read or as refreshed, add nothing to what anybody reads of a site's folder."""
     outcome.sites.replica_equals("oslo")
@@ -118,6 +122,7 @@ def test_logs_with_rejections_are_logs_like_others(outcome: Outcome, tmp_path: P
             assert sorted((row["k"], row["v"]) for row in found) == held
 
 
+@pytest.mark.slow
 def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(outcome.sites.file("oslo"))
     assert run_app(app, "wlc", ["exceptions", file, "--table", "e6_t", "--json"]) == 0
@@ -150,6 +155,7 @@ def test_what_was_read_is_published_and_a_transaction_that_only_reads_is_not(out
     assert found == expected | {("r4shared_t", 1, False), ("all_t", 1, False)}
 
 
+@pytest.mark.slow
 def test_reads_see_what_was_there_when_their_transaction_began(outcome: Outcome) -> None:
     sites = outcome.sites
     with wlc.connect(sites.file("rome")) as connection:
@@ -211,6 +217,7 @@ def test_a_rule_that_cannot_be_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_the_owner_writes_a_table(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     sites, rule = outcome.sites, ["rule", str(outcome.sites.file("oslo")), "a"]
     assert run_app(app, "wlc", [*rule, "owner", "--site", "rome"]) == 0
@@ -226,6 +233,7 @@ def test_only_the_owner_writes_a_table(outcome: Outcome, capsys: pytest.CaptureF
     sites.write("oslo", "DELETE FROM a WHERE id = 9")
 
 
+@pytest.mark.slow
 def test_the_primary_rejects_what_another_site_than_the_owner_has_written(outcome: Outcome) -> None:
     """Rome wrote the table before it knew the rule, or against it."""
     sites = outcome.sites
@@ -245,6 +253,7 @@ def test_the_primary_rejects_what_another_site_than_the_owner_has_written(outcom
     sites.exchange()
 
 
+@pytest.mark.slow
 def test_a_transaction_that_breaks_a_constraint_of_the_primary_is_rejected(outcome: Outcome) -> None:
     sites = outcome.sites
     wlc.set_rule(sites.file("oslo"), "u", "epoch")
@@ -262,6 +271,7 @@ def test_a_transaction_that_breaks_a_constraint_of_the_primary_is_rejected(outco
     sites.refuse_differences("u")
 
 
+@pytest.mark.slow
 def test_what_a_site_had_when_it_joined_is_known_to_it_and_a_primary_that_only_takes_may_prune(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found()

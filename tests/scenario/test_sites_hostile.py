@@ -177,6 +177,7 @@ def kinds(lines: Lines, kind: str) -> list[dict[str, Any]]:
     return [line[kind] for line in lines if kind in line]
 
 
+@pytest.mark.slow
 def test_the_log_itself_is_taken(scene: Scene) -> None:
     assert scene.take(scene.lines) is None
 
@@ -305,6 +306,7 @@ def test_the_others_go_on_without_a_site_that_lies(scene: Scene, lie: Callable[[
         scene.restore()
 
 
+@pytest.mark.slow
 def test_a_term_that_falls_is_refused(tmp_path: Path) -> None:
     """Oslo has stepped down in term 2, and writes as if it were still in term 1."""
     sites = HostileSites(tmp_path)
@@ -400,6 +402,7 @@ IN_MESH: dict[Callable[[Scene, Lines], None], str] = {
 }
 
 
+@pytest.mark.slow
 def test_in_a_mesh_the_log_itself_is_taken(mesh: Scene) -> None:
     assert mesh.take(mesh.lines) is None
 
@@ -414,6 +417,7 @@ def test_in_a_mesh_a_lie_is_refused(mesh: Scene, lie: Callable[[Scene, Lines], N
     assert re.search(IN_MESH[lie], str(error)), str(error)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
     deadline=None,
@@ -426,6 +430,7 @@ def test_in_a_mesh_random_lines_change_nothing_that_is_not_theirs(mesh: Scene, d
     _take_random_lines(mesh, data)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
     deadline=None,

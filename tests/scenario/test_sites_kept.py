@@ -16,6 +16,8 @@ from tests.sites import Backup, Sites, take_from, write_offline
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
     CREATE TABLE n (k INTEGER PRIMARY KEY, n INTEGER);

@@ -50,6 +50,7 @@ def two(tmp_path: Path) -> Sites:
     return sites
 
 
+@pytest.mark.slow
 def test_a_lost_primary_believes_the_signed_handover_of_its_successor(two: Sites) -> None:
     two.write("oslo", "INSERT INTO t VALUES (2, 'oslo')")
     two.write("rome", "INSERT INTO t VALUES (3, 'rome')")

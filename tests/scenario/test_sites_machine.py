@@ -806,18 +806,15 @@ def start_removed() -> Iterator[None]:
     started.cache_clear()
 
 
-def run(examples: int) -> None:
-    run_state_machine_as_test(Exchange, settings=machine_settings(examples, steps=10))
-
-
 def run_piece(piece: int) -> None:
     """Try a piece of a long run, which is as long whatever DBFARM_EXAMPLES says; each has others."""
     machine = seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
     run_state_machine_as_test(machine, settings=settings(machine_settings(PIECE, steps=10), max_examples=PIECE))
 
 
-def test_sites_hold_what_the_model_holds() -> None:
-    run(2)
+@pytest.mark.parametrize("examples, steps", [(1, 2), pytest.param(2, 10, marks=pytest.mark.slow)])
+def test_sites_hold_what_the_model_holds(examples: int, steps: int) -> None:
+    run_state_machine_as_test(Exchange, settings=machine_settings(examples, steps=steps))
 
 
 @pytest.mark.deep

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 from tests.sites import Sites, before_call, take_from
 
 
+@pytest.mark.slow
 def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = Sites(tmp_path)
     sites.found()
@@ -67,6 +68,7 @@ def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [site["site"] for site in shown] == ["oslo", "rome"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_at_once", [False, True], ids=["by itself", "with what came after it"])
 def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path, *, is_at_once: bool) -> None:
     sites = Sites(tmp_path)
@@ -90,6 +92,7 @@ def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path, *
     sites.refuse_differences("a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_site_leaves_while_the_others_write_and_take(tmp_path: Path, number: int) -> None:
     """389-ds's cleanallruv_test under load; the others come between two calls of the command's."""
@@ -118,6 +121,7 @@ def test_a_site_leaves_while_the_others_write_and_take(tmp_path: Path, number: i
     assert all(gone not in site.vector for site in wlc.sites("sales", farm=sites.farm))
 
 
+@pytest.mark.slow
 def test_a_join_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = Sites(tmp_path)
     sites.found()
@@ -166,6 +170,7 @@ def test_what_cannot_be_a_site_says_so(tmp_path: Path) -> None:
         wlc.join(tmp_path / "other.duckdb", name="alone", farm=farm, site="rome")
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_taken_holds_up_no_other_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = Sites(tmp_path)
     sites.found()
@@ -186,6 +191,7 @@ def test_a_log_that_cannot_be_taken_holds_up_no_other_site(tmp_path: Path, capsy
     assert sites.take("paris") == 2
 
 
+@pytest.mark.slow
 def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

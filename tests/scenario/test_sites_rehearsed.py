@@ -93,6 +93,7 @@ def refuse_another_outcome(sites: Sites, site: str) -> list[wlc.TakenFrom]:
     return told
 
 
+@pytest.mark.slow
 def test_the_primary_says_what_it_would_reject(two: Sites, capsys: Capture) -> None:
     with kept_open(two):
         before = wlc.take(two.file("oslo"))[0].tick
@@ -146,6 +147,7 @@ def screen_of(capsys: Capture, sites: Sites, command: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]{15}Z", "2026-11-23T02:52:47.736597Z", shown)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
     sites = Sites(tmp_path)
     sites.found("CREATE TABLE accounts (id INTEGER PRIMARY KEY, amount INTEGER); INSERT INTO accounts VALUES (1, 100)")
@@ -168,6 +170,7 @@ def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
     assert sites.rows("rome", "accounts") == sites.rows("oslo", "accounts") == [(1, 50)]
 
 
+@pytest.mark.slow
 def test_a_secondary_says_what_would_give_way(two: Sites) -> None:
     with kept_open(two):
         two.take("rome")
@@ -178,6 +181,7 @@ def test_a_secondary_says_what_would_give_way(two: Sites) -> None:
         assert [(str(each.table), each.rows) for each in told.in_conflict] == [("main.u", 1)]
 
 
+@pytest.mark.slow
 def test_an_error_that_the_round_ends_with_is_told(two: Sites) -> None:
     with kept_open(two):
         wlc.set_rule("sales", "u", "none", farm=two.farm)
@@ -272,6 +276,7 @@ def test_a_successor_takes_over_first_and_a_former_primary_begins_a_history_firs
     assert content(sites.folder / "farm") == farm
 
 
+@pytest.mark.slow
 def test_every_site_of_a_mesh_says_what_is_older(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(SCHEMA, mesh=True)

@@ -19,6 +19,8 @@ from wlr import drills
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def swapped(tmp_path: Path) -> Sites:

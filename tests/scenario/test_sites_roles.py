@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from wlc.masters.site_step import SiteStep
 
+pytestmark = pytest.mark.slow
+
 KILLED = "../fault/test_killed_sites.py::test_money_stays_while_sites_are_killed"
 
 # Where the cases of 389 Directory Server's replication suite are that a star of databases has: a test, or one of its

@@ -20,6 +20,8 @@ from wlc.farm.errors import ExpiredError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
     CREATE TABLE parents (k INTEGER PRIMARY KEY);

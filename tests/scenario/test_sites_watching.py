@@ -43,6 +43,7 @@ def counters(capsys: Capture, sites: Sites) -> dict[str, int]:
     return {each["name"]: each["value"] for each in found if each["site"] == "rome"}
 
 
+@pytest.mark.slow
 def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: Sites, capsys: Capture) -> None:
     two.write("oslo", "UPDATE a SET v = 'oslo' WHERE id = 1")
     wlc.flush(two.file("oslo"))
@@ -75,6 +76,7 @@ def rejected(two: Sites, capsys: Capture) -> list[dict[str, Any]]:
     return shown(capsys, "exceptions", two.file("oslo"))
 
 
+@pytest.mark.slow
 def test_a_rejected_transaction_is_written_again(two: Sites, capsys: Capture) -> None:
     two.write("oslo", "INSERT INTO a VALUES (20, 'twenty', 1.5), (21, 'twenty-one', NULL)")
     two.write("oslo", "INSERT INTO parents VALUES (1, 'one')")
@@ -107,6 +109,7 @@ def test_a_rejected_transaction_is_written_again(two: Sites, capsys: Capture) ->
     two.replica_equals("oslo")
 
 
+@pytest.mark.slow
 def test_rows_that_differ_from_what_the_exception_shows_are_not_written_over(two: Sites) -> None:
     two.write("oslo", "INSERT INTO a VALUES (30, 'thirty', 0), (31, 'x', 0), (32, 'x', 0)")
     two.exchange()

@@ -17,6 +17,8 @@ from tests.sites import Sites
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 HOURS = 13
 
 

@@ -37,6 +37,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_new_replicas_start_there_and_the_log_can_go(source: Path, tmp_path: Path) -> None:
     farm = tmp_path / "dbfarm"
     end = wlc.tick(source)
@@ -70,6 +71,7 @@ def test_new_replicas_start_there_and_the_log_can_go(source: Path, tmp_path: Pat
     assert set(manifest.vector.values()) == {end}
 
 
+@pytest.mark.slow
 def test_twice_is_once(source: Path, tmp_path: Path) -> None:
     farm = str(tmp_path / "dbfarm")
     first, second = (wlr.snapshot_from_log("sales", farm=farm) for _ in range(2))

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import wlc
 import wlr
@@ -527,5 +536,6 @@ def all_of(connection: Any, name: str) -> Any:
     return contents(connection, name), catalog.tables(connection, name), sorted(views)
 
 
-TestFarm = pytest.mark.filterwarnings("error")(Farm.TestCase)
-TestFarm.settings = machine_settings(2, steps=35)
+@pytest.mark.parametrize("examples, steps", [(1, 8), pytest.param(2, 35, marks=pytest.mark.slow)])
+def test_replicas_hold_what_the_master_held(examples: int, steps: int) -> None:
+    run_state_machine_as_test(Farm, settings=machine_settings(examples, steps=steps))

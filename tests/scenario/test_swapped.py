@@ -110,6 +110,7 @@ def say(process: subprocess.Popen[str]) -> None:
     print("go", file=process.stdin, flush=True)
 
 
+@pytest.mark.slow
 def test_a_reader_that_never_closes_keeps_what_it_opened_over_ten_rounds(farm: HandmadeFarm, into: Path) -> None:
     with ExitStack() as stack:
         staying = reader(stack, into, "stays")
@@ -127,6 +128,7 @@ def test_a_reader_that_never_closes_keeps_what_it_opened_over_ten_rounds(farm: H
     assert beside(into) == {"spare", "lock"}
 
 
+@pytest.mark.slow
 def test_readers_that_query_without_pause_see_no_error_and_never_an_older_tick(farm: HandmadeFarm, into: Path) -> None:
     with ExitStack() as stack:
         asking = [reader(stack, into, "opens") for _ in range(8)]
@@ -141,6 +143,7 @@ def test_readers_that_query_without_pause_see_no_error_and_never_an_older_tick(f
             assert int(times) > 0
 
 
+@pytest.mark.slow
 def test_the_second_file_goes_on_from_the_log(farm: HandmadeFarm, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the log between the two was pruned, it is copied once more."""
     go_on(farm)
@@ -165,6 +168,7 @@ def test_the_second_file_goes_on_from_the_log(farm: HandmadeFarm, into: Path, mo
     assert (copies, held(into)) == ([into], (farm.tick, ROWS, ROWS))
 
 
+@pytest.mark.slow
 def test_what_is_in_no_log_is_in_both_files(farm: HandmadeFarm, into: Path) -> None:
     """What the owner sets, writes and repairs does not come back when the files change places."""
     wlr.beat(into, 7)
@@ -252,6 +256,7 @@ DEATHS: list[tuple[str, bool, int]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_killed_around_each_change_of_a_name_leaves_a_replica_that_goes_on(
     farm: HandmadeFarm, into: Path
 ) -> None:

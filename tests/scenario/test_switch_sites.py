@@ -67,6 +67,7 @@ def test_there_and_back(two: Sites, name: str) -> None:
     goes_on(two, into, "rome")
 
 
+@pytest.mark.slow
 def test_an_edit_between_is_refused_until_it_was_taken(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(SCHEMA)
@@ -108,6 +109,7 @@ def save(sites: Sites, site: str) -> None:
         shutil.copytree(kept, saved) if kept.is_dir() else shutil.copy(kept, saved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["INSERT INTO a VALUES (4, 'four')", "INSERT INTO a VALUES (40, 'other')"])
 def test_a_restored_site_is_refused_with_the_last_common_tick(tmp_path: Path, statement: str) -> None:
     """Also if the same is written again: the log files have other hashes."""

@@ -114,6 +114,7 @@ def two_relays(town: Town) -> Town:
     return town
 
 
+@pytest.mark.slow
 def test_readers_spread_over_slots_move_from_what_fails_and_hold_when_the_registry_is_away(two_relays: Town) -> None:
     town = two_relays
     assert {town.replica("x", upstream="auto"), town.replica("y", upstream="auto")} == {"a", "b"}
@@ -205,6 +206,7 @@ def test_who_is_silent_is_no_candidate_and_an_hourly_relay_is(two_relays: Town) 
     assert silent == sorted([town.url("a"), town.url("b")], key=lambda url: town.id_of(url.split("/")[-2]))
 
 
+@pytest.mark.slow
 def test_a_claim_whose_holder_died_is_taken_over_and_the_holder_notices(two_relays: Town) -> None:
     town = two_relays
     wlc.set_upstream("shop", town.id_of("b"), is_active=False, farm=town.farm)
@@ -221,6 +223,7 @@ def test_a_claim_whose_holder_died_is_taken_over_and_the_holder_notices(two_rela
     assert town.replica("x") == "b"
 
 
+@pytest.mark.slow
 def test_slots_above_a_lowered_fan_out_are_void(town: Town) -> None:
     town.relay("a")
     assert [town.replica(name, upstream="auto") for name in "xy"] == ["hq", "hq"]
@@ -332,6 +335,7 @@ def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> N
     assert feed(start="snapshot").records == 4
 
 
+@pytest.mark.slow
 def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
     """A farm that is given alone is read; with registries, the first of them decides."""
     wlc.ship(town.url("hq"), to=f"{town.root}/second", registers=False)
@@ -404,6 +408,7 @@ def test_a_keepalive_says_between_rounds_that_somebody_is_there(town: Town) -> N
         wlc.forget("shop", last.id, farm=town.farm)
 
 
+@pytest.mark.slow
 def test_defect_d_pruning_of_each_place_waits_for_its_own_children(own: Town) -> None:
     town = own
     town.relay("a")
@@ -427,6 +432,7 @@ def test_defect_d_pruning_of_each_place_waits_for_its_own_children(own: Town) ->
     assert wlc.prune("shop", farm=f"{town.root}/a", keep_for="0s").keep_batches == (5, 6)
 
 
+@pytest.mark.slow
 def test_an_hour_is_kept_for_readers_that_began(own: Town) -> None:
     town = own
     wlc.snapshot(town.master)
@@ -473,6 +479,7 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
     assert (member.state, member.marks) == ("pending", ("pending for long",))
 
 
+@pytest.mark.slow
 def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: str, tmp_path: Path) -> None:
     town = make(tmp_path, s3_url)
     town.relay("a", fanout=2)

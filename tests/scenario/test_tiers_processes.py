@@ -36,6 +36,8 @@ from wlc.farm.upstreams import claims
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 # Nobody is silent because the machine is busy.
 SOON = ("keepalive_s=0.5", "recent_s=600", "penalty_s=0.2", "penalty_most_s=0.5", "push_dial_s=0.3", "push_list_s=0.3")
 # Processes that are waited for share the machine, and the bucket is served by this process.

@@ -16,6 +16,8 @@ from wlc.dialect.sql import literal, quote
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # (Declared type, SQL expressions of its values)
 Typed = list[tuple[str, list[str]]]
 WIDTH = 30

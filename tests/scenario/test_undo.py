@@ -21,6 +21,8 @@ from wlc.farm.errors import ChangedSinceError, ExpiredError, InvalidError, Unsup
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 Row = tuple[Any, ...]
 EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0")) or 1
 

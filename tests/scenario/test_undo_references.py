@@ -99,6 +99,7 @@ def held(connection: Any) -> State:
     return {**keyed, "b": Counter(connection.execute("FROM b").fetchall())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_undo_is_that_of_plain_python(tmp_path: Path, seed: int) -> None:
     source, draw = master_of(tmp_path, *TABLES), random.Random(seed)
@@ -153,6 +154,7 @@ def committed(connection: Any, draw: random.Random, state: State) -> State:
     return new
 
 
+@pytest.mark.slow
 def test_rows_and_what_refers_to_them_go_and_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = master_of(tmp_path, *TABLES)
     run(source, "INSERT INTO p VALUES (1, 'a')", "INSERT INTO c VALUES (7, 1)")
@@ -220,6 +222,7 @@ def test_what_fails_between_two_transactions_is_said_and_the_same_does_the_rest(
     assert rows_of(source) == empty()
 
 
+@pytest.mark.slow
 def test_nothing_is_undone_if_a_part_of_it_belongs_to_another_site(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(

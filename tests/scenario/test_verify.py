@@ -118,12 +118,14 @@ def outcomes(place: Path) -> dict[str, str]:
     return {table.table: table.outcome for table in wlr.verify(place).tables}
 
 
+@pytest.mark.slow
 def test_sound_replicas_and_farm_are_found_to_be_sound(source: Path) -> None:
     assert_same(*replicas(source))
     assert_sound(source)
     assert {check.outcome for check in wlc.verify_source(source)} == {"same"}
 
 
+@pytest.mark.slow
 def test_digests_follow_the_log_and_every_kind_of_schema_change(source: Path) -> None:
     made = replicas(source)
     write(
@@ -152,6 +154,7 @@ def test_digests_follow_the_log_and_every_kind_of_schema_change(source: Path) ->
     assert wlc.snapshot(source).digests == target_at(made[0]).read_state().digests
 
 
+@pytest.mark.slow
 def test_a_schema_change_alone_in_its_batch_leaves_nothing_unknown(source: Path) -> None:
     made = replicas(source)
     for statement in (
@@ -168,12 +171,14 @@ def test_a_schema_change_alone_in_its_batch_leaves_nothing_unknown(source: Path)
         assert {check.outcome for check in wlc.verify_source(source)} == {"same"}
 
 
+@pytest.mark.slow
 def test_snapshot_made_from_the_log_says_what_it_holds(source: Path) -> None:
     manifest = wlr.snapshot_from_log(source)
     assert manifest.digests == wlc.snapshot(source).digests
     assert set(manifest.digests) == {KEYED, BAG}
 
 
+@pytest.mark.slow
 def test_a_replica_of_a_tick_in_the_middle_of_a_batch_is_verified_too(source: Path) -> None:
     for place in (source.parent / "middle.duckdb", source.parent / "middle"):
         for tick in (1, 2, 3):
@@ -185,6 +190,7 @@ CHANGES = ("UPDATE keyed SET v = 'bad' WHERE id BETWEEN 10 AND 19", "DELETE FROM
            "INSERT INTO bag VALUES (0.0, [])", "DELETE FROM bag WHERE a = 2")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["copy.duckdb", "lake"])
 def test_rows_that_differ_are_found_named_and_put_right(source: Path, kind: str) -> None:
     replicas(source)
@@ -228,6 +234,7 @@ def test_tables_that_refer_to_others_are_put_right(tmp_path: Path) -> None:
     assert_same(copy)
 
 
+@pytest.mark.slow
 def test_repairing_what_is_right_changes_nothing(source: Path) -> None:
     for place in replicas(source):
         before = target_at(place).read_state()
@@ -236,6 +243,7 @@ def test_repairing_what_is_right_changes_nothing(source: Path) -> None:
         assert_same(place)
 
 
+@pytest.mark.slow
 def test_a_lake_that_was_repaired_can_be_read_at_its_old_tick(source: Path) -> None:
     lake = replicas(source)[1]
     tick = wlr.tick(lake)
@@ -250,6 +258,7 @@ def test_a_lake_that_was_repaired_can_be_read_at_its_old_tick(source: Path) -> N
         ).fetchall() == [(1000, 0)]
 
 
+@pytest.mark.slow
 def test_an_accepted_transaction_leaves_its_table_out_until_it_is_repaired(source: Path) -> None:
     copy = replicas(source)[0]
     spoil(copy, "DELETE FROM keyed WHERE id = 7")
@@ -266,6 +275,7 @@ def test_an_accepted_transaction_leaves_its_table_out_until_it_is_repaired(sourc
     assert_same(copy)
 
 
+@pytest.mark.slow
 def test_a_truncated_table_is_known_again_after_an_accepted_transaction(source: Path) -> None:
     copy = replicas(source)[0]
     spoil(copy, "DELETE FROM keyed WHERE id = 7")
@@ -282,6 +292,7 @@ def test_a_truncated_table_is_known_again_after_an_accepted_transaction(source: 
     assert_same(copy)
 
 
+@pytest.mark.slow
 def test_a_replica_stops_where_its_rows_would_not_be_the_masters(source: Path) -> None:
     made = replicas(source)
     write(source, "INSERT INTO bag VALUES (1, ['one'])")
@@ -306,6 +317,7 @@ def test_a_replica_stops_where_its_rows_would_not_be_the_masters(source: Path) -
     assert [problem.path for problem in wlr.verify_farm(source).problems] == [f"{log.logs.url}: batch {number}"]
 
 
+@pytest.mark.slow
 def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known(source: Path) -> None:
     log = database(source)
     for number in log.batch_numbers():
@@ -322,6 +334,7 @@ def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known
     assert outcomes(place) == {"main.bag": "same", "main.keyed": "unknown"}
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_at_the_end_of_a_batch_needs_no_digest(source: Path) -> None:
     write(source, "CREATE SCHEMA s", "CREATE TABLE s.t (a INTEGER)", "INSERT INTO s.t VALUES (1)")
     write(source, "INSERT INTO bag VALUES (3, NULL)", "ALTER TABLE BAG RENAME TO kept")
@@ -330,6 +343,7 @@ def test_a_table_that_is_gone_at_the_end_of_a_batch_needs_no_digest(source: Path
     assert wlr.verify_farm(source).problems == ()
 
 
+@pytest.mark.slow
 def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = replicas(source)
     write(source, "INSERT INTO bag VALUES (3, NULL)")
@@ -354,6 +368,7 @@ def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: py
 # The farm --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_verified_is_not_read_again(source: Path) -> None:
     wlc.snapshot(source)
     first = wlr.verify_farm(source)
@@ -365,6 +380,7 @@ def test_what_was_verified_is_not_read_again(source: Path) -> None:
     assert wlr.verify_farm(source, full=True).files == first.files + second.files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "another file's rows"])
 def test_every_damaged_file_is_named(source: Path, damage: str) -> None:
     files = sorted((source.parent / "farm").rglob("*.parquet"))
@@ -409,6 +425,7 @@ def test_missing_and_replaced_log_files_are_named(source: Path) -> None:
     assert "another one than the one that was verified" in wlr.verify_farm(source).problems[0].problem
 
 
+@pytest.mark.slow
 def test_a_new_history_is_followed_from_its_own_snapshot(source: Path) -> None:
     wlc.stop(source)
     with duckdb.connect(str(source)) as connection:
@@ -424,6 +441,7 @@ def test_a_new_history_is_followed_from_its_own_snapshot(source: Path) -> None:
 # The master ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_writes_behind_the_masters_back_are_found_though_the_counts_agree(source: Path) -> None:
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO keyed VALUES (5000, 'waits in the journal')")
@@ -444,6 +462,7 @@ def test_writes_behind_the_masters_back_are_found_though_the_counts_agree(source
     )
 
 
+@pytest.mark.slow
 def test_a_repair_is_not_made_against_an_older_state(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = replicas(source)[0]
     with wlc.connect(source) as connection:
@@ -470,6 +489,7 @@ def _empty(source: Path) -> Path:
 # Drills and commands ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_drill_restores_any_tick_and_leaves_nothing_behind(source: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -480,6 +500,7 @@ def test_a_drill_restores_any_tick_and_leaves_nothing_behind(source: Path, tmp_p
     assert (done.is_sound, done.tick, done.snapshot, done.transactions, done.rows) == (True, 2, 0, 2, 1020)
 
 
+@pytest.mark.slow
 def test_commands_tell_by_their_exit_code(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = replicas(source)[0]
     assert run_app(wlc_app, "wlc", ["verify", str(source), "--json"]) == 0
@@ -501,6 +522,7 @@ def test_commands_tell_by_their_exit_code(source: Path, capsys: pytest.CaptureFi
     assert "is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_unknown_tables_and_places_are_refused(source: Path) -> None:
     copy = replicas(source)[0]
     for call in (wlr.verify, wlr.repair):

@@ -92,7 +92,16 @@ def agreed(number: int, *, is_mesh: bool) -> World:
         return found
 
 
-@pytest.mark.parametrize("kind", [tree, owned, star, mesh], ids=lambda kind: kind.__name__)
+KINDS = pytest.mark.parametrize("kind", [tree, owned, star, mesh], ids=lambda kind: kind.__name__)
+
+
+@KINDS
+def test_one_world_settles(kind: Callable[[int], World]) -> None:
+    assert kind(seed()).network.journal
+
+
+@pytest.mark.slow
+@KINDS
 def test_everybody_comes_to_hold_everything_once(kind: Callable[[int], World]) -> None:
     first = seed()
     for number in each(range(first, first + (EXAMPLES or (MANY if wants_all() else FEW)))):
@@ -104,6 +113,7 @@ def test_everybody_comes_to_hold_everything_once(kind: Callable[[int], World]) -
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [tree, star, mesh], ids=lambda kind: kind.__name__)
 def test_a_seed_always_gives_the_same_requests(kind: Callable[[int], World]) -> None:
     assert kind(7).network.journal == kind(7).network.journal != kind(8).network.journal
@@ -132,7 +142,7 @@ def _anybody(*_: object, **__: object) -> None:
     [
         (star, publish, "_present_batch", _forget_what_was_published),
         (mesh, missing_steps, "expanded", _take_everything),
-        (owned, prune, "children", _no_children),
+        pytest.param(owned, prune, "children", _no_children, marks=pytest.mark.slow),
         (tree, choice, "exclusion", _anybody),
     ],
     ids=["publish", "take", "retention", "choose"],

@@ -34,6 +34,7 @@ def master(source: Path) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.mark.slow
 def test_secure_views_and_those_of_an_older_storage_version_arrive(
     source: Path, master: Connection, tmp_path: Path
 ) -> None:

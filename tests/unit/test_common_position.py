@@ -164,6 +164,7 @@ def replicas(sites: list[ModelLog]) -> Iterator[tuple[ModelLog, ModelReplica]]:
             yield home, ModelReplica(place.position, place.contained)
 
 
+@pytest.mark.slow
 def test_what_is_accepted_is_what_replaying_both_logs_says() -> None:
     accepted: list[Position] = []
 

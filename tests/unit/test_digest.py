@@ -196,6 +196,7 @@ def test_columns_that_are_null_can_be_added() -> None:
         assert digest_sql.sum_rows(connection, new, "t") == before
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([-3, -1, 1, 2])), max_size=30))
 def test_sum_of_images_is_linear_in_their_weights(images: list[tuple[int, int]]) -> None:
     layout = Layout((Column("a", "INTEGER"),))

@@ -211,6 +211,7 @@ def in_key_order(connection: duckdb.DuckDBPyConnection, table: TargetTable, rows
     return [rows[n] for (n,) in connection.execute(f"SELECT number FROM temp.sorted ORDER BY {order}").fetchall()]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(data=st.data())
 @pytest.mark.parametrize("table", TABLES, ids=["keyed", "composite", "bag"])
@@ -348,6 +349,7 @@ def test_rows_behind_the_last_one_leave_the_file_alone(connection: duckdb.DuckDB
     assert len(table.pieces) > 4
 
 
+@pytest.mark.slow
 def test_changes_find_their_files(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     table = Numbers(connection, folder, NUMBERS, numbers_from(0, 3 * ROWS_PER_FILE * 10, 10))
     first, second, third = table.pieces

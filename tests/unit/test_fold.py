@@ -94,6 +94,7 @@ def apply(connection: duckdb.DuckDBPyConnection, table: TargetTable, source: Row
     return int(wanted), int(gone)
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, max_size=5), st.lists(st.tuples(st.booleans(), VALUES), max_size=8))
 def test_bag_equals_the_model(
     connection: duckdb.DuckDBPyConnection, folder: Path, start: list[Row], changes: list[tuple[bool, Row]]
@@ -111,6 +112,7 @@ def test_bag_equals_the_model(
     assert texts(connection) == expected(connection, rows)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from("123"), VALUES), st.lists(VALUES, max_size=8))
 def test_keyed_equals_the_model(
     connection: duckdb.DuckDBPyConnection, folder: Path, start: dict[str, Row], changes: list[Row]

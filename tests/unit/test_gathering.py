@@ -201,6 +201,7 @@ mixed = st.lists(rare, min_size=1, max_size=6)
 SOME: list[Event] = [Rows(1, FITS, False, True), Rows(2, FITS, False, True), Rows(1, FITS, True, True)]
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
     st.lists(st.one_of(plain, plain, plain, mixed), min_size=1, max_size=8),

@@ -208,6 +208,7 @@ def trial(actors: Sequence[Actor], schedule: Iterator[int]) -> None:
     refuse_two_primaries(found, actors)
 
 
+@pytest.mark.slow
 def test_all_interleavings_up_to_a_depth(farm: FarmDatabase) -> None:
     for turns in product(range(2), repeat=12 if wants_all() else 8):
         # Behind the depth, the last one goes on: it is the one that the schedule favours least.
@@ -216,6 +217,7 @@ def test_all_interleavings_up_to_a_depth(farm: FarmDatabase) -> None:
         trial([successor("rome"), successor("paris"), publisher()], iter(turns))
 
 
+@pytest.mark.slow
 def test_interleavings_by_chance_of_some_who_die(farm: FarmDatabase) -> None:
     chance = random.Random(seed())
     for _ in range(2000 if wants_all() else 200):

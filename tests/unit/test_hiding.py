@@ -55,6 +55,7 @@ def test_other_names_pass(statement: str) -> None:
     refuse_hiding(statement)
 
 
+@pytest.mark.slow
 def test_the_capture_goes_on_computing_with_duckdb_s_own(tmp_path: Path) -> None:
     source, copy = tmp_path / "sales.duckdb", tmp_path / "copy.duckdb"
     wlc.master(source, create=True)
@@ -80,6 +81,7 @@ def test_a_database_that_has_one_becomes_no_master(tmp_path: Path) -> None:
         wlc.master(source)
 
 
+@pytest.mark.slow
 def test_every_function_that_our_sql_calls_is_protected() -> None:
     engines = internal(in_from=True) | internal(in_from=False)
     called = {name.lower() for text in _texts() for name in re.findall(r"(\w+)\s*\(", text)}

@@ -135,6 +135,7 @@ def lake(farm: HandmadeFarm, tmp_path: Path) -> Path:
     return into
 
 
+@pytest.mark.slow
 def test_old_ticks_are_read_until_they_are_pruned(lake: Path) -> None:
     assert {tick: lake_contents(lake, tick) for tick in STATES} == STATES
     held = {tick: wlr.files(lake, "t", tick=tick) for tick in STATES if tick < 7}
@@ -158,6 +159,7 @@ def test_old_ticks_are_read_until_they_are_pruned(lake: Path) -> None:
     assert (again.ticks, again.files) == ((), 0)
 
 
+@pytest.mark.slow
 def test_what_the_replica_remembers_is_kept(lake: Path, farm: HandmadeFarm) -> None:
     assert wlr.prune(lake).ticks == ()
     wlr.replicate(into=lake, keep="1 hour", engine="local")
@@ -172,6 +174,7 @@ def test_what_the_replica_remembers_is_kept(lake: Path, farm: HandmadeFarm) -> N
         wlr.replicate(into=lake, keep="rubbish", engine="local")
 
 
+@pytest.mark.slow
 def test_files_that_nobody_names_go(lake: Path) -> None:
     stray = lake / "data" / "main.t" / "000000000004-00ff-0.parquet"
     stray.write_bytes(b"left by a run that came too late")
@@ -195,6 +198,7 @@ ASKED: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask, message", ASKED, ids=[message for _, message in ASKED])
 def test_what_cannot_be_asked(lake: Path, ask: Callable[[Path], object], message: str) -> None:
     with pytest.raises(InvalidError, match=message):

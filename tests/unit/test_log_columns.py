@@ -102,6 +102,7 @@ def test_a_long_log_is_read_as_written(make: Callable[[list[Transaction]], list[
     assert replace(read, transactions=read.transactions[:-1]) != batch
 
 
+@pytest.mark.slow
 def test_parts_are_those_of_the_list() -> None:
     expected = odd_ones(plain(4_000))
     found = decode_batch(encode_batch(batch_of(expected)), "x").transactions
@@ -124,6 +125,7 @@ def steps_of(batch: Batch, transactions: object, **options: object) -> list[Step
     return list(cut([(replace(batch, transactions=transactions), "c")], START, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -66,6 +66,7 @@ def test_rows_without_a_required_value_are_kept(tmp_path: Path) -> None:
     assert required(tmp_path / "0.parquet") == set()
 
 
+@pytest.mark.slow
 def test_columns_of_a_lake_are_as_nullable_as_the_tables(tmp_path: Path) -> None:
     path, lake = tmp_path / "sales.duckdb", tmp_path / "lake"
     with duckdb.connect(str(path)) as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import duckdb
+import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm, Rows
@@ -17,8 +18,6 @@ from wlr.engine.parquet.delta import DeltaLog
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def written(folder: Path, query: str) -> Path:
@@ -43,6 +42,7 @@ def test_a_folder_is_no_column(tmp_path: Path) -> None:
     assert here == there
 
 
+@pytest.mark.slow
 def test_what_works_in_such_folders_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "k=7" / "v=x"
     folder.mkdir(parents=True)

@@ -13,6 +13,7 @@ stamps = st.one_of(st.just(""), st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
 tokens = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(names, numbers, st.integers(0, 10**9 - 1), stamps)
 def test_formatting_and_parsing_are_inverses(name: str, number: int, file: int, stamp: str) -> None:
     assert paths.check_database_name(name) == name

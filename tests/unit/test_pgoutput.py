@@ -98,6 +98,7 @@ def changes(draw: st.DrawFn) -> Change:
     return Change(table, old, new)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(changes(), max_size=8), min_size=1, max_size=5), st.integers(1, 20))
 def test_every_image_is_read_whole_wherever_blocks_end(transactions: list[list[Change]], size: int) -> None:
     stream = [relation(oid, columns) for oid, columns in COLUMNS.items()]

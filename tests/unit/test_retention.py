@@ -291,6 +291,7 @@ def test_a_snapshot_that_the_master_did_not_take_has_nothing_deleted(
         assert f"snapshot {forged.tick} is ignored and stays" in told.reasons[-1]
 
 
+@pytest.mark.slow
 def test_histories_that_published_nothing_have_snapshots_of_their_own(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     wlc.master(source, create=True)

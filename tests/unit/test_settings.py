@@ -143,6 +143,7 @@ def test_every_setting_is_known() -> None:
     assert sum(map(len, listed)) == len(present)
 
 
+@pytest.mark.slow
 def test_switches_without_meaning_change_nothing() -> None:
     expected = made(())
     with duckdb.connect() as connection:

@@ -65,6 +65,7 @@ def test_verbs_that_only_one_engine_has_get_a_plain_answer_of_the_other(tmp_path
         assert "secret" not in f"{caught.value.hint} {caught.value}"
 
 
+@pytest.mark.slow
 def test_only_the_table_knows_the_engines() -> None:
     """The masters' life, the commands and replicas talk to the contract."""
     offenders = [

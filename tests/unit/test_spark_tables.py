@@ -78,6 +78,7 @@ TABLES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "into, jobs_of_spark",
     [("lake", ["merge 4 tables up to tick 3"]), ("copy.duckdb", ["fold 3 tables up to tick 3"])],
@@ -108,6 +109,7 @@ def test_table_at_fault_is_named_among_many(tmp_path: Path, texts: list[str], in
         wlr.replicate(into=tmp_path / into, engine="spark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("into", ["lake", "copy.duckdb"])
 def test_settings_travel_with_statements(tmp_path: Path, texts: list[str], into: str) -> None:
     """An altered table's files are rewritten in tasks, which have the session's settings from the log alone."""
@@ -139,6 +141,7 @@ def test_settings_travel_with_statements(tmp_path: Path, texts: list[str], into:
         assert connection.sql("FROM halves ORDER BY ALL").fetchall() == halves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("into", ["lake", "copy.duckdb"])
 def test_tables_that_a_filter_names(tmp_path: Path, texts: list[str], into: str) -> None:
     """A table that is renamed into the filter comes in with its rows, and one that is renamed out of it leaves."""

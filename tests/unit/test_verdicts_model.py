@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from wlc.capture.duckdb.sites import verdicts
 if TYPE_CHECKING:
     from tests.handmade_step import Row
     from tests.sites_model import Key, LoggedEntry, TransactionName
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "500" if os.environ.get("DBFARM_DEEP") else "25"))
 RULES = {"t": "epoch_trans", "e": "epoch", "n": ""}
