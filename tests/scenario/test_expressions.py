@@ -81,10 +81,10 @@ def constant(expression: str) -> str:
     return expression
 
 
-def rows(path: Path, zone: str) -> list[object]:
+def rows(path: Path, zone: str) -> list[str]:
     with duckdb.connect(str(path), read_only=True) as connection:
         connection.execute(f"SET TimeZone = '{zone}'")
-        return connection.execute("SELECT CAST(t AS VARCHAR) FROM t").fetchall()
+        return [text for (text,) in connection.execute("SELECT CAST(t AS VARCHAR) FROM t").fetchall()]
 
 
 @pytest.fixture
