@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import engine, expressions
-from wlc.dialect.duckdb.settings import held, without_row_settings
+from wlc.dialect.duckdb.settings import held, is_locked, without_row_settings
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
@@ -28,6 +28,8 @@ _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
 # They look at a value and do not compute with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
 _IN_ZONE = "it computes with a time with time zone, which depends on the setting TimeZone"
+_UNTRIED = "it may compute with a time with time zone, and other zones cannot be tried while lock_configuration is set"
+_ZONED = re.compile(r"TIMESTAMPTZ|TIMETZ|WITH TIME ZONE", re.IGNORECASE)
 _NOT_ALONE = "{} does not depend on the row alone"
 # They end the statement, in every session.
 _WITHOUT_ANSWER = frozenset({"error"})
@@ -95,8 +97,12 @@ def refuse_unstable(
     for rule in decisive:
         for cause in causes(connection, catalog, rule, macros):
             raise _refusal(rule, cause)
-    for rule in _differing_by_zone(connection, catalog, decisive):
-        raise _refusal(rule, _IN_ZONE)
+    if decisive and is_locked(connection):
+        for rule in (rule for rule in decisive if _may_make_zoned(connection, catalog, rule, macros)):
+            raise _refusal(rule, _UNTRIED)
+    else:
+        for rule in _differing_by_zone(connection, catalog, decisive):
+            raise _refusal(rule, _IN_ZONE)
 
 
 def _refusal(rule: RowRule, cause: str) -> UnsupportedError:
@@ -245,6 +251,19 @@ def _differing_by_zone(
             connection.execute(f"SET SESSION TimeZone = {literal(zone)}")
             found.append([_bound(connection, catalog, rule) for rule in rules])
     yield from (rule for rule, one, *others in zip(rules, *found, strict=True) if any(other != one for other in others))
+
+
+def _may_make_zoned(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
+) -> bool:
+    """Whether a time with time zone may come from elsewhere than a column."""
+    calls = set(_written(connection, catalog, rule, macros))
+    texts = [rule.expression, *(macro.definition for call in calls for macro in macros.get(call.name, ()))]
+    return any(_ZONED.search(text) for text in texts) or any(
+        engine.is_zoned([overload.returned]) and not engine.is_zoned(overload.parameters)
+        for call in calls
+        for overload in engine.computing(call.name)
+    )
 
 
 def _computes_in_zone(node: dict[str, Any]) -> bool:
