@@ -36,7 +36,7 @@ def present() -> Iterator[str]:
         ).fetchall():
             yield " ".join(row)
     for kind, names in (("method", dir(duckdb.DuckDBPyConnection)), ("relation method", _relation.CONNECTION_METHODS)):
-        for name in names:
+        for name in (each for each in names if not each.startswith("__")):
             yield f"{kind} {name}"
 
 

@@ -526,7 +526,7 @@ def test_a_refused_statement_leaves_nothing_to_commit(tmp_path: Path) -> None:
         ("CREATE TABLE x (a VARCHAR DEFAULT current_setting('TimeZone'))", "current_setting"),
         ("CREATE TABLE x (a INTEGER, b VARCHAR AS (current_setting('threads')))", "current_setting"),
         ("CREATE TABLE x (a TIMESTAMPTZ, CHECK (a > '2020-01-01'))", "TimeZone"),
-        ("CREATE TABLE x (a TIMESTAMPTZ); CREATE UNIQUE INDEX i ON x ((CAST(a AS DATE)))", "TimeZone"),
+        ("CREATE TABLE x (a TIMESTAMPTZ); CREATE UNIQUE INDEX i ON x ((len([a])))", "TimeZone"),
         (
             "SET default_collation = 'nocase'; CREATE TABLE x (s VARCHAR CHECK (s = 'a')); INSERT INTO x VALUES ('A')",
             "has 1 rows",
@@ -554,7 +554,7 @@ def test_rows_and_keys_that_depend_on_the_session_are_refused(tmp_path: Path) ->
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES ('a')")
         with pytest.raises(UnsupportedError, match="TimeZone"):
-            connection.execute("CREATE UNIQUE INDEX i ON z ((CAST(moment AS DATE)))")
+            connection.execute("CREATE UNIQUE INDEX i ON z ((len([moment])))")
         connection.execute("SET default_collation = 'nocase'")
         with pytest.raises(UnsupportedError, match=r"CHECK .* takes a row only with default_collation = 'nocase'"):
             connection.execute("INSERT INTO t VALUES ('A')")

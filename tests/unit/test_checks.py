@@ -154,6 +154,22 @@ def test_rows_that_only_settings_of_the_session_let_pass_are_refused(
             refuse_present(connection, "memory", rules)
 
 
+def test_settings_may_be_locked() -> None:
+    zoned = "TIMESTAMPTZ '2020-01-01 02:00:00+00'"
+    for check, is_refused in (
+        ("n + 1 > 2 AND year(d) = 2020 AND len(s) > 1", False),
+        ("a > b AND a IS NOT NULL", False),
+        (f"n > 1 + year({zoned})", True),
+        ("n > one()", True),
+        ("n > 1 + epoch(to_timestamp(1.0))", True),
+    ):
+        with duckdb.connect() as connection:
+            connection.execute(f"CREATE MACRO one() AS 1 + year({zoned}); CREATE TABLE t ({COLUMNS}, CHECK ({check}))")
+            connection.execute("SET lock_configuration = true")
+            with pytest.raises(UnsupportedError, match="time zone") if is_refused else nullcontext():
+                refuse_unstable(connection, "memory", read_rules(connection, "memory"))
+
+
 @pytest.fixture
 def guarded(tmp_path: Path) -> Path:
     """A master with a table whose rows a setting decides about."""

@@ -224,6 +224,17 @@ def test_a_value_that_the_time_zone_decides_about_is_found_where_no_column_is(ex
     judge.connection.close()
 
 
+def test_columns_and_parameters_may_have_such_names() -> None:
+    names = sorted(engine.WITHOUT_PARENTHESES)
+    judge = Judge(dict.fromkeys(names, "VARCHAR"), "CREATE MACRO m(user, current_date) AS user || current_date")
+    columns = ", ".join(map(quote, names))
+    judge.refuse(f"concat({columns}) <> 'a'", "m(\"user\", current_time) <> 'a'", "CURRENT_DATE <> 'a'")
+    judge.connection.close()
+    judge = Judge({"a": "DATE"}, "CREATE MACRO m(user) AS user > date_trunc('month', current_date)")
+    assert judge.cause("m(a)") == "current_date does not depend on the row alone"
+    judge.connection.close()
+
+
 def test_names_that_need_no_parentheses_are_those_that_duckdb_takes() -> None:
     names = {name for name, listed in engine.functions().items() if any(not each.parameters for each in listed)}
     found = set()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import engine, expressions
-from wlc.dialect.duckdb.settings import held, without_row_settings
+from wlc.dialect.duckdb.settings import held, is_locked, without_row_settings
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
@@ -28,11 +28,13 @@ _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
 # They look at a value and do not compute with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
 _IN_ZONE = "it computes with a time with time zone, which depends on the setting TimeZone"
+_UNTRIED = "it may compute with a time with time zone, and other zones cannot be tried while lock_configuration is set"
+_ZONED = re.compile(r"TIMESTAMPTZ|TIMETZ|WITH TIME ZONE", re.IGNORECASE)
 _NOT_ALONE = "{} does not depend on the row alone"
 # They end the statement, in every session.
 _WITHOUT_ANSWER = frozenset({"error"})
 _MACROS = """
-    SELECT lower(function_name), macro_definition FROM duckdb_functions()
+    SELECT lower(function_name), macro_definition, parameters FROM duckdb_functions()
     WHERE NOT internal AND database_name IN ($1, 'temp') AND function_type = 'macro'
 """
 _RULES = """
@@ -55,6 +57,14 @@ class RowRule:
     table: Name
     kind: str
     expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A macro of the user's; `parameters` are in lower case."""
+
+    definition: str
+    parameters: frozenset[str]
 
 
 def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[RowRule]:
@@ -87,8 +97,12 @@ def refuse_unstable(
     for rule in decisive:
         for cause in causes(connection, catalog, rule, macros):
             raise _refusal(rule, cause)
-    for rule in _differing_by_zone(connection, catalog, decisive):
-        raise _refusal(rule, _IN_ZONE)
+    if decisive and is_locked(connection):
+        for rule in (rule for rule in decisive if _may_make_zoned(connection, catalog, rule, macros)):
+            raise _refusal(rule, _UNTRIED)
+    else:
+        for rule in _differing_by_zone(connection, catalog, decisive):
+            raise _refusal(rule, _IN_ZONE)
 
 
 def _refusal(rule: RowRule, cause: str) -> UnsupportedError:
@@ -157,7 +171,7 @@ def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: Ro
 
 
 def causes(
-    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[str]]
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
 ) -> Iterator[str]:
     """Say what makes a rule depend on more than the row, as far as names and types show it.
 
@@ -165,9 +179,9 @@ def causes(
         connection: Sees the table.
         catalog: Name of the database.
         rule: Of the table.
-        macros: Definitions of the macros that the rule may call, by lower-case name.
+        macros: That the rule may call, by lower-case name.
     """
-    for written in sorted(set(_written(connection, rule, macros))):
+    for written in sorted(set(_written(connection, catalog, rule, macros))):
         if expressions.varies(written.name, written.count) and written.name not in _WITHOUT_ANSWER:
             yield _NOT_ALONE.format(written.text)
     bound = _bound(connection, catalog, rule)
@@ -187,28 +201,31 @@ def causes(
         yield _IN_ZONE
 
 
-def macros_of(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, list[str]]:
-    """Return the definitions of the macros of a database, by lower-case name."""
-    found: dict[str, list[str]] = {}
-    for name, definition in connection.execute(_MACROS, [catalog]).fetchall():
-        found.setdefault(name, []).append(definition)
+def macros_of(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, list[Macro]]:
+    """Return the macros of a database, by lower-case name."""
+    found: dict[str, list[Macro]] = {}
+    for name, definition, parameters in connection.execute(_MACROS, [catalog]).fetchall():
+        found.setdefault(name, []).append(Macro(definition, frozenset(map(str.lower, parameters))))
     return found
 
 
 def _written(
-    connection: duckdb.DuckDBPyConnection, rule: RowRule, macros: Mapping[str, Sequence[str]]
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
 ) -> Iterator[expressions.WrittenCall]:
     """Yield the calls in a rule as it is written, and in the macros that it calls.
 
     Where a call is an argument and no column decides about it, DuckDB's bound expression has only its value.
     """
-    pending, known = list(expressions.calls_in(connection, rule.expression)), set[str]()
+    described = connection.execute(f"DESCRIBE {quote(catalog)}.{rule.table.sql}").fetchall()
+    columns = frozenset(str(name).lower() for name, *_ in described)
+    pending, known = list(expressions.calls_in(connection, rule.expression, columns)), set[str]()
     while pending:
         call = pending.pop()
         yield call
         if call.name not in known:
             known.add(call.name)
-            pending += [each for text in macros.get(call.name, ()) for each in expressions.calls_in(connection, text)]
+            for macro in macros.get(call.name, ()):
+                pending += expressions.calls_in(connection, macro.definition, columns | macro.parameters)
 
 
 def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Any:
@@ -234,6 +251,19 @@ def _differing_by_zone(
             connection.execute(f"SET SESSION TimeZone = {literal(zone)}")
             found.append([_bound(connection, catalog, rule) for rule in rules])
     yield from (rule for rule, one, *others in zip(rules, *found, strict=True) if any(other != one for other in others))
+
+
+def _may_make_zoned(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
+) -> bool:
+    """Whether a time with time zone may come from elsewhere than a column."""
+    calls = set(_written(connection, catalog, rule, macros))
+    texts = [rule.expression, *(macro.definition for call in calls for macro in macros.get(call.name, ()))]
+    return any(_ZONED.search(text) for text in texts) or any(
+        engine.is_zoned([overload.returned]) and not engine.is_zoned(overload.parameters)
+        for call in calls
+        for overload in engine.computing(call.name)
+    )
 
 
 def _computes_in_zone(node: dict[str, Any]) -> bool:

@@ -111,10 +111,12 @@ def _meant(name: str, types: Sequence[str]) -> tuple[engine.Overload, ...]:
     return tuple(each for each in overloads if not engine.is_zoned(each.parameters)) or overloads
 
 
-def calls_in(connection: duckdb.DuckDBPyConnection, expression: str) -> frozenset[WrittenCall]:
-    """Return the calls in an expression."""
+def calls_in(
+    connection: duckdb.DuckDBPyConnection, expression: str, columns: frozenset[str] = frozenset()
+) -> frozenset[WrittenCall]:
+    """Return the calls in an expression, in which some lower-case names are columns, or parameters of a macro."""
     text = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({expression}\n)"]).fetchall()[0][0]
-    return frozenset(written_calls(json.loads(text).get("statements", ())))
+    return frozenset(written_calls(json.loads(text).get("statements", ()), columns))
 
 
 def written_calls(tree: Any, columns: frozenset[str] = frozenset()) -> Iterator[WrittenCall]:

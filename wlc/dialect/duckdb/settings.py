@@ -96,6 +96,11 @@ def applied(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Iterat
             _set(other, before.items())
 
 
+def is_locked(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Say whether no setting can be changed any more."""
+    return _values(connection, ["lock_configuration"])["lock_configuration"] == "true"
+
+
 def names_row_setting(text: str) -> bool:
     """Say whether a statement may change a setting that changes which rows are accepted."""
     return _NAMES_OF_ROWS.search(text) is not None
