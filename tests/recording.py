@@ -42,6 +42,7 @@ disable_warnings = no-data-collected,module-not-imported,already-imported,couldn
 """
 
 _coverage: coverage.Coverage | None = None
+_now = ""
 _read: dict[str, set[str]] = defaultdict(set)
 
 
@@ -57,12 +58,13 @@ def _begin() -> None:
 def _note_read(event: str, arguments: tuple[object, ...]) -> None:
     """Remember files of the project that a test opens and that are no Python."""
     if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(str(ROOT)):
-        _read[os.environ[NOW]].add(arguments[0])
+        _read[_now].add(arguments[0])
 
 
-# A worker counts from here on, before it imports what it tests; the process that shares out the tests runs none.
-if os.environ.get("PYTEST_XDIST_WORKER"):
-    _begin()
+def pytest_load_initial_conftests() -> None:
+    """Count the lines of a worker before it imports what it tests; the process that shares out the tests runs none."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        _begin()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,9 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Count for the file of the test that begins."""
+    global _now  # noqa: PLW0603 - as above
     name = item.nodeid.partition("::")[0] + (SLOW if item.get_closest_marker("slow") else "")
-    if _coverage is not None and os.environ[NOW] != name:
-        os.environ[NOW] = name
+    if _coverage is not None and _now != name:
+        _now = os.environ[NOW] = name
         _coverage.switch_context(name)
 
 

@@ -105,6 +105,13 @@ def sources() -> tuple[Path, ...]:
     return tuple(sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py")))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _parsed() -> None:
+    """Parse the product once, whichever test comes first."""
+    for file in sources():
+        imports_of(file)
+
+
 @functools.cache
 def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))

@@ -186,6 +186,7 @@ def test_publisher_that_dies_loses_and_repeats_nothing(
     check_goes_on(engine, source, farm, copy, is_published=after)
 
 
+@pytest.mark.slow
 def test_lost_answer_is_settled(
     engine: Engine, source: str, farm: str, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,6 +166,7 @@ def test_built_from_a_snapshot(kind: Kind, farm: HandmadeFarm, into: str) -> Non
     assert kind.held(into) == modelled(farm, farm.tick)
 
 
+@pytest.mark.slow
 def test_sequence_goes_on_where_the_master_left_it(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED], ["CREATE SEQUENCE s START 5"], [Rows("t", rows(1)), SequencePosition(Name("main", "s"), 7)])
     replicate(farm, into)
@@ -201,6 +202,7 @@ TYPES = {
 }
 
 
+@pytest.mark.slow
 def test_types(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     """A value, NULL, and the change from one to the other; every type of DuckDB and PostgreSQL has tests of its own."""
     columns = ", ".join(f"c{number} {declared}" for number, declared in enumerate(TYPES))
@@ -426,6 +428,7 @@ CONFLICTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change, key", [pytest.param(*case, id=name) for name, *case in sampled(CONFLICTS, 4)])
 def test_what_does_not_fit_is_a_conflict(
     kind: Kind, farm: HandmadeFarm, into: str, change: list[object], key: str | None
@@ -790,6 +793,7 @@ def test_going_back_equals_a_new_replica_of_that_tick(kind: Kind, farm: Handmade
     assert kind.held(into) == modelled(farm, 2)
 
 
+@pytest.mark.slow
 def test_a_row_that_was_changed_here_cannot_be_undone_silently(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     if not kind.refusal:
         pytest.skip("nobody can write to it")

@@ -125,6 +125,7 @@ def test_beat_that_changes_after_a_lost_answer(tmp_path: Path):
     bench.run(Fault(DIES_AFTER, at))
 
 
+@pytest.mark.slow
 def test_clock_that_steps_back_between_two_programs(source: Path, monkeypatch):
     """Commit times never fall in the log, or --until would not be exact."""
     now = datetime.datetime.now(datetime.UTC)

@@ -7,7 +7,7 @@ then empty the journal of all of it.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -16,14 +16,18 @@ import wlc
 import wlr
 from tests.fault.processes import wants_all
 from tests.scratch import attached
+from wlc.dialect.duckdb.catalog import united
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Change
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from wlc.capture.duckdb.connection import Connection
+
+pytestmark = pytest.mark.slow
 
 ADDED, MORE, TRANSACTIONS = 60_000, 300_000, 8 if wants_all() else 4
 
@@ -136,25 +140,22 @@ def digests(path: Path, tables: tuple[str, ...]) -> list[object]:
         ]
 
 
-def test_journal_that_cannot_be_read_whole_is_not_published_in_part(source: Path, tmp_path: Path):
-    """What DuckDB hides is refused, and there once the file is opened again."""
+def test_journal_that_cannot_be_read_whole_is_not_published_in_part(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB 2.0.0 counted rows that it did not show."""
+
+    def hides_one(connection: duckdb.DuckDBPyConnection, queries: Sequence[str]) -> list[tuple[Any, ...]]:
+        rows = united(connection, queries)
+        return [(number, count and count - 1) for number, count in rows] if "sign(" in queries[0] else rows
+
     with wlc.connect(source) as connection:
-        raw = connection._shared.base.cursor()
-        connection.execute("INSERT INTO total VALUES (1)")
-        table = next(
-            f"bank.wlc.j{number}" for number, name in raw.execute("SELECT id, table_name FROM bank.wlc.layouts").fetchall()
-            if name == "total"
-        )  # fmt: skip
-        raw.execute("SET threads = 4; BEGIN")
-        raw.execute(f"INSERT INTO {table} SELECT 1, 1, i, NULL, i FROM many WHERE i < 0")
-        raw.execute(f"INSERT INTO {table} SELECT 1, 1, i, NULL, i FROM many")
-        raw.execute("INSERT INTO total FROM many; COMMIT")
-        with pytest.raises(UnavailableError, match="of 300001 journalled rows of table main.total DuckDB shows"):
-            wlc.flush(source)
+        connection.execute("INSERT INTO total FROM many LIMIT 100")
+        with monkeypatch.context() as patched:
+            patched.setattr("wlc.capture.duckdb.unpublished.duckdb_catalog.united", hides_one)
+            with pytest.raises(UnavailableError, match="of 100 journalled rows of table main.total DuckDB shows 99"):
+                wlc.flush(source)
         assert wlc.tick("bank", farm=str(tmp_path / "farm")) == 0
-        raw.close()
-        with pytest.raises(UnavailableError):
-            connection.close()
-    assert wlc.flush(source).tick == 1
+    assert wlc.tick("bank", farm=str(tmp_path / "farm")) == 1
     batch, _ = open_database("bank", str(tmp_path / "farm")).read_batch(1)
-    assert batch.transactions[0].records[0].added == 300_001
+    assert batch.transactions[0].records[0].added == 100

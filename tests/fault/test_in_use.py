@@ -72,6 +72,7 @@ def test_locked_master_names_who_has_it(farm: str, tmp_path: Path, capsys, comma
     assert source.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_farm_that_is_named_is_asked_while_the_master_is_in_use(tmp_path: Path):
     """An earlier history at the default place must not answer for the present one."""
     source, elsewhere = tmp_path / "bank.duckdb", str(tmp_path / "elsewhere")
@@ -256,6 +257,7 @@ def test_whoever_looks_at_a_replica_ends_no_round(farm: str, tmp_path: Path):
     assert wlr.tick(target) == 1
 
 
+@pytest.mark.slow
 def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, tmp_path: Path, capsys, monkeypatch):
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target)
@@ -278,6 +280,7 @@ def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, t
     assert errors.rstrip().endswith("hint: wlc replicas DB shows what its farm knows of it")
 
 
+@pytest.mark.slow
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target, tick=wlc.tick("bank", farm=farm) - 1)

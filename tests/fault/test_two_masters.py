@@ -182,6 +182,7 @@ def test_the_command_that_meets_the_fence_says_what_to_type(
     assert "1" in capsys.readouterr().out.split()
 
 
+@pytest.mark.slow
 def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path, farm: str):
     copy = copied(source, "copy")
     before = published_contents(farm)

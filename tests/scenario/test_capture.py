@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SEED = """
     CREATE TABLE keyed (id INTEGER PRIMARY KEY, a INTEGER, b VARCHAR, c DOUBLE);
     INSERT INTO keyed SELECT i, i % 7, 'v' || i, i / 3 FROM range(500) r(i);

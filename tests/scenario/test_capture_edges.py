@@ -409,6 +409,7 @@ def test_a_query_beside_a_change_keeps_its_type(tmp_path: Path) -> None:
         assert captured.fetchall() == [(2,)]
 
 
+@pytest.mark.slow
 def test_a_statement_that_aborts_its_transaction_has_the_error_of_duckdb(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     wlc.master(source, create=True)
@@ -498,6 +499,7 @@ def test_what_the_settings_forbid_is_said() -> None:
     assert "disk" not in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_a_refused_statement_leaves_nothing_to_commit(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(str(source)) as connection:
@@ -565,6 +567,7 @@ def test_rows_and_keys_that_depend_on_the_session_are_refused(tmp_path: Path) ->
 
 
 # sqrt() is DuckDB's, and gives the same answer twice: the capture may look for the rows before the statement does.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hiding, there",
     [

@@ -228,6 +228,7 @@ def test_a_database_that_is_cut_off_from_files_packs_in_the_folder_that_is_allow
     assert_published(waiting)
 
 
+@pytest.mark.slow
 def test_a_missing_piece_is_noticed_and_nothing_is_published(waiting: Path) -> None:
     with_duckdb(waiting, "DELETE FROM wlc.packed")
     with pytest.raises(UnavailableError, match=r"bytes of table main.keyed at tick 3 DuckDB shows 0"):

@@ -125,6 +125,7 @@ def test_stop_at_a_transaction_and_at_a_time(shell, sales, tmp_path) -> None:
     assert rows(tmp_path / "second.duckdb") == rows(sales)
 
 
+@pytest.mark.slow
 def test_dry_run_says_what_it_would_do_and_does_nothing(shell, sales, tmp_path) -> None:
     before = tree(tmp_path)
     plan = shell.answer("wlr", "replicate", sales, "--into", "copy.duckdb", "--dry-run")

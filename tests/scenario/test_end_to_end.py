@@ -476,6 +476,7 @@ def test_accept_skips_exactly_the_one_that_failed(five: tuple[Path, Path]) -> No
     assert wlr.replicate(into=replica).transactions == 1
 
 
+@pytest.mark.slow
 def test_a_repaired_replica_goes_on(five: tuple[Path, Path]) -> None:
     source, replica = five
     with pytest.raises(ReplayError):

@@ -19,6 +19,8 @@ from wlc.farm.errors import UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 VALUES = {
     "BOOLEAN": "true",
     "INTEGER": "7",

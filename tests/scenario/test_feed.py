@@ -130,6 +130,7 @@ def test_a_file_has_every_change_once_and_in_order(shop: Shop, tmp_path: Path):
     assert lines(out) == said
 
 
+@pytest.mark.slow
 def test_tables_are_chosen_by_patterns(shop: Shop, tmp_path: Path):
     shop.feed(out := tmp_path / "t.jsonl", tables=["main.t"])
     assert as_records(lines(out)) == expected(shop, "main.t")

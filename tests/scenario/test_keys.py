@@ -305,6 +305,7 @@ def test_newest_snapshot_that_verifies_is_the_beginning(source: Path, tmp_path: 
         wlr.replicate(farm_of(source), into=tmp_path / "second.duckdb", storage_options=options)
 
 
+@pytest.mark.slow
 def test_signing_keys_are_rotated(source: Path, tmp_path: Path, signing: dict[str, Any]) -> None:
     wlc.master(source, storage_options=signing)
     into = tmp_path / "copy.duckdb"
@@ -333,6 +334,7 @@ def test_master_does_not_forget_that_it_signs(
 # Commands
 
 
+@pytest.mark.slow
 def test_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     def run(program: Any, name: str, *arguments: str) -> tuple[int, str, str]:
         status = run_app(program.app, name, list(arguments))

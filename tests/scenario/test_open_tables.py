@@ -72,6 +72,7 @@ def test_every_tick_is_read_and_remembered(farm: HandmadeFarm, lake: Path) -> No
     assert wlr.status(lake).open_tables == "delta"
 
 
+@pytest.mark.slow
 def test_renamed_dropped_and_made_again(farm: HandmadeFarm, lake: Path) -> None:
     before = inodes(lake)
     farm.publish(["ALTER TABLE t RENAME TO u"])
@@ -179,6 +180,7 @@ def test_pruning_keeps_what_the_newest_version_needs(farm: HandmadeFarm, lake: P
 # Others who write, and runs that end in between
 
 
+@pytest.mark.slow
 def test_what_others_write_to_the_log_is_taken_back(farm: HandmadeFarm, lake: Path) -> None:
     write_deltalake(f"{lake}/data/main.t", delta_table(lake, T).to_pyarrow_table(), mode="append")
     assert delta_rows(delta_table(lake, T)) != lake_rows(lake, T)
@@ -233,6 +235,7 @@ def test_a_run_that_was_halted_writes_nothing(farm: HandmadeFarm, lake: Path, *,
     assert delta_table(lake, T).version() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["dbfarm", "delta-rs"])
 def test_checkpoints(farm: HandmadeFarm, lake: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     monkeypatch.setattr(checkpoint, "EVERY", 2 if by == "dbfarm" else 1000)

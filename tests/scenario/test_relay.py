@@ -261,6 +261,7 @@ def test_runs_side_by_side_do_no_harm(shop: Shop):
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
+@pytest.mark.slow
 def test_a_lost_batch_is_a_gap_and_the_relay_stays(shop: Shop):
     shop.ship()
     before = shop.objects(shop.relay)

@@ -400,6 +400,7 @@ def test_what_a_run_killed_in_its_first_moments_left_is_replaced(
 HOLDER = "import duckdb, sys, time\nheld = duckdb.connect(sys.argv[1])\nprint('open', flush=True)\ntime.sleep(60)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["copy.duckdb", ".copy.duckdb.building"])
 def test_second_run_is_turned_away_in_one_line(farm: HandmadeFarm, into: Path, place: str) -> None:
     farm.publish([KEYED])

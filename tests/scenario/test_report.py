@@ -65,6 +65,7 @@ def test_facts_are_those_of_the_log(farm: Path) -> None:
     assert (found.sites, found.audit, found.problems, found.is_cut) == ((), None, (), False)
 
 
+@pytest.mark.slow
 def test_a_period_leaves_out_what_arrived_before_it(farm: Path) -> None:
     found = wlr.report(str(farm / "sales"), since=datetime.now(UTC) + timedelta(hours=1))
     assert (found.batches, found.tables, found.bytes_per_row, found.tick) == ((), (), None, 6)

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("zensical", reason="pip install 'dbfarm[docs]'")
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -72,6 +72,7 @@ def test_what_is_taken_keeps_its_origin_and_its_first_commit(two: Sites) -> None
     assert ours.own < ours.last
 
 
+@pytest.mark.slow
 def test_foreign_keys_and_rows_that_change_often(two: Sites) -> None:
     two.write(
         "rome",
@@ -221,6 +222,7 @@ def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monk
     two.refuse_differences("a")
 
 
+@pytest.mark.slow
 def test_two_rounds_at_once_take_everything_once(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     two.write("rome", "INSERT INTO a VALUES (55, 'once', 1)")
     wlc.flush(two.file("rome"))

@@ -90,6 +90,7 @@ def test_changes_and_differences_across_the_break_are_refused(rome: Sites, since
         wlr.diff(rome.log("rome").url, since, until)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("since, until", [(3, 8), (5, 7), (8, 8), (11, 15), (13, 14)])
 def test_changes_within_a_history_lead_from_one_state_to_the_next(rome: Sites, since: int, until: int) -> None:
     total = held(rome, since)
@@ -169,6 +170,7 @@ def test_digests_of_the_abandoned_end_do_not_count_in_the_new_history(
     assert bool(log.digests(Position(batch.history, tick, number, chain))) is is_known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [11, 13, 14, 15])
 @pytest.mark.parametrize("name", ["back.duckdb", "back"])
 def test_a_replica_goes_back_into_the_first_log_file_of_the_new_history(rome: Sites, start: int, name: str) -> None:

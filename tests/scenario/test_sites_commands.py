@@ -134,6 +134,7 @@ def test_what_was_rejected_since_a_time(tmp_path: Path, capsys: Capture) -> None
     assert (code, "'once'" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_sites_show_since_when_a_site_is_silent(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
 

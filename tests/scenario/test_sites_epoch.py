@@ -45,6 +45,7 @@ def test_conflicts(outcome: Outcome, name: str) -> None:
             assert outcome.sites.rows(site, f"{name}_{table}") == rows
 
 
+@pytest.mark.slow
 def test_the_counters_are_exactly_those_of_all_cases(outcome: Outcome) -> None:
     # Rome published everything as one batch, which is one step.
     assert counters_of(outcome) == expected_of(CASES)

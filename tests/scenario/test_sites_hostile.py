@@ -271,6 +271,7 @@ LIES: dict[Callable[[Scene, Lines], None], str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__[1:])
 def test_a_lie_is_refused_and_names_the_site(scene: Scene, lie: Callable[[Scene, Lines], None]) -> None:
     lines = deepcopy(scene.lines)
@@ -333,6 +334,7 @@ def test_a_term_that_falls_is_refused(tmp_path: Path) -> None:
     assert sites.rows("rome", "t") == [(1, "oslo"), (2, "oslo")]
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
     lines = deepcopy(scene.lines)
     for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
@@ -407,6 +409,7 @@ def test_in_a_mesh_the_log_itself_is_taken(mesh: Scene) -> None:
     assert mesh.take(mesh.lines) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", IN_MESH, ids=lambda lie: lie.__name__[1:])
 def test_in_a_mesh_a_lie_is_refused(mesh: Scene, lie: Callable[[Scene, Lines], None]) -> None:
     lines = deepcopy(mesh.lines)

@@ -202,6 +202,7 @@ def test_an_error_that_the_round_ends_with_is_told(two: Sites) -> None:
         two.write("oslo", "DELETE FROM u WHERE k = 7")
 
 
+@pytest.mark.slow
 def test_a_program_that_has_the_file_open_keeps_it(two: Sites) -> None:
     """The copy holds what is only in the write-ahead log, and reading the file gives up none of DuckDB's locks."""
     two.write("rome", "UPDATE e SET v = 'rome' WHERE k = 2")

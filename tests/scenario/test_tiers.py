@@ -178,6 +178,7 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     assert town.replica("x") == "a"
 
 
+@pytest.mark.slow
 def test_a_reader_of_a_class_reads_from_it_or_a_higher_one(two_relays: Town) -> None:
     town = two_relays
     town.relay("a", class_name="test")
@@ -320,6 +321,7 @@ def test_a_feed_chooses_switches_and_is_pinned_as_replicas_are(two_relays: Town)
     assert fed() == ("hq", lines + 2)
 
 
+@pytest.mark.slow
 def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> None:
     town, out = own, own.folder / "out.jsonl"
     feed = partial(wlr.feed, "shop", farm=town.farm, to=str(out), upstream="auto")
@@ -365,6 +367,7 @@ def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.
     assert re.search(r"^registries .*" + ".*".join(map(re.escape, registries)), shown, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_another_past_is_never_read_from(own: Town, tmp_path: Path) -> None:
     town = own
     town.replica("x", upstream="auto")
@@ -501,6 +504,7 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
     assert counts[0] <= 16
 
 
+@pytest.mark.slow
 def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = 100.0, own.relay("a")
     monkeypatch.setattr("cli.tiers.time.monotonic", lambda: now)
@@ -520,6 +524,7 @@ def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.Mo
     assert begins == [2, 3, 3, 5]
 
 
+@pytest.mark.slow
 def test_a_reader_chooses_again_when_it_is_time(town: Town) -> None:
     town.relay("a")
     wlc.fanout("shop", 1, upstream=ORIGIN, farm=town.farm)
@@ -534,6 +539,7 @@ def test_a_reader_chooses_again_when_it_is_time(town: Town) -> None:
     assert [claim.upstream for claim in claims(town.registry)] == [ORIGIN]
 
 
+@pytest.mark.slow
 def test_who_is_forgotten_holds_nothing_and_serves_nobody(own: Town) -> None:
     own.relay("a")
     wlc.fanout("shop", 1, upstream=ORIGIN, farm=own.farm)

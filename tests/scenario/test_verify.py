@@ -215,6 +215,7 @@ def test_rows_that_differ_are_found_named_and_put_right(source: Path, kind: str)
     assert_same(place)
 
 
+@pytest.mark.slow
 def test_tables_that_refer_to_others_are_put_right(tmp_path: Path) -> None:
     source, copy = tmp_path / "family.duckdb", tmp_path / "copy.duckdb"
     with duckdb.connect(str(source)) as connection:

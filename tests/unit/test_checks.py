@@ -202,6 +202,7 @@ def test_settings_are_read_once_until_a_statement_may_change_them(
         assert connection.sql("SELECT count(*) FROM t").fetchall() == [(6,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "write", ["INSERT INTO t VALUES ('A')", "UPDATE t SET s = 'A' WHERE rowid = 1", "UPDATE t SET s = upper(s)"]
 )

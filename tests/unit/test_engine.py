@@ -144,6 +144,7 @@ def _calls(name: str, overload: engine.Overload) -> str:
     return f"({name} {first})" if not rest else f"({columns.partition(', ')[0]} {name} {columns.partition(', ')[2]})"
 
 
+@pytest.mark.slow
 def test_every_overload_is_judged_by_itself(judge: Judge) -> None:
     """Refused are those that DuckDB marks, that time zones decide about, or that are listed; all others are not."""
     wrong, taken, judged = [], [], 0
@@ -169,6 +170,7 @@ def test_every_overload_is_judged_by_itself(judge: Judge) -> None:
     assert judged > 1000
 
 
+@pytest.mark.slow
 def test_operators_of_every_two_types(judge: Judge) -> None:
     """A comparison of two values of one type looks at them; an operator that computes with a zoned one needs a zone."""
     wrong, taken, judged = [], [], 0
@@ -281,6 +283,7 @@ def _read(connection: duckdb.DuckDBPyConnection, where: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_conditions_of_readers_may_compute_with_all_types(judge: Judge) -> None:
     """Readers have one time zone, so that only functions of the time, of chance and of the session are refused."""
     wrong, judged = [], 0

@@ -321,6 +321,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_forged_value_is_corrupt_or_a_value_that_can_be_written_again(data: st.DataObject) -> None:
     lines = lines_of(BATCH)

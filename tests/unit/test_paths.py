@@ -29,11 +29,13 @@ def test_formatting_and_parsing_are_inverses(name: str, number: int, file: int, 
     assert paths.with_stamp(paths.with_stamp(plain, stamp), "") == plain
 
 
+@pytest.mark.slow
 @given(tokens)
 def test_replica_paths_are_inverses(token: str) -> None:
     assert paths.parse_replica_path(paths.replica_path(token)) == token
 
 
+@pytest.mark.slow
 @given(names.filter(lambda name: len(name) <= 40), st.integers(1, 20))
 def test_a_site_has_a_folder_of_its_name(site: str, number: int) -> None:
     assert paths.is_folder_of(paths.site_folder(site, number), site)
