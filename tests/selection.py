@@ -16,9 +16,10 @@ from xdist.scheduler import LoadScopeScheduling
 from tests import pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from _pytest.mark import ParameterSet
     from xdist.remote import Producer
 
 # Folders whose tests need a server or Java. One process runs all tests of such a folder, which share one server.
@@ -39,6 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--limit-quick", action="store_true", help=f"fail if a quick test took over {QUICK_CPU_S_MAX:g} CPU seconds"
     )
+
+
+def engine_params(engines: Iterable[str]) -> list[ParameterSet]:
+    """Return engines as parameters: PostgreSQL is slow; a name that ends in a number, as that of an older PostgreSQL, is deep."""
+
+    def marks(name: str) -> pytest.MarkDecorator | tuple[()]:
+        if name[-1].isdigit():
+            return pytest.mark.deep
+        return pytest.mark.slow if name == "postgres" else ()
+
+    return [pytest.param(name, marks=marks(name)) for name in engines]
 
 
 def group_of(nodeid: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 import cli.wlc
 import cli.wlr
+from tests.selection import SLOW_FILE
 from wlc.farm import errors
 from wlc.farm.beat import format_beat
 from wlc.farm.tier_settings import DEFAULTS, NAMES
@@ -163,6 +165,20 @@ def test_troubleshooting_has_a_section_for_every_exit_code_of_an_error() -> None
 
 def is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, errors.FarmError) and value is not errors.FarmError
+
+
+def test_every_promise_has_a_quick_test() -> None:
+    pages = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("reliability", "testing")}
+    promises = re.findall(r"^\| \*\*(.+?)[.:,]?\*\*", pages["reliability"], re.MULTILINE)
+    tests = dict(re.findall(r"^\| (\w.+) \| `(tests/\S+::\w+)` \|$", pages["testing"], re.MULTILINE))
+    assert list(tests) == promises
+    assert [test for test in tests.values() if not is_quick(*test.split("::"))] == []
+
+
+def is_quick(path: str, name: str) -> bool:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    (test,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return "pytest.mark.slow" not in map(ast.unparse, test.decorator_list) and not SLOW_FILE.search(text)
 
 
 def test_paths_in_contributing_exist() -> None:

@@ -18,6 +18,7 @@ import wlr
 from tests.conformance.sources import DuckDBEngine, PostgresEngine
 from tests.postgres.held import held_by_duckdb
 from tests.postgres.server import OTHER_MAJORS
+from tests.selection import engine_params
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 
@@ -34,12 +35,11 @@ ENGINES = {
         for major in OTHER_MAJORS
     },
 }
-PARAMS = [pytest.param(name, marks=pytest.mark.deep if name[-1].isdigit() else ()) for name in ENGINES]
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
 BAG = "CREATE TABLE bag (x INTEGER, s VARCHAR)"
 
 
-@pytest.fixture(params=PARAMS)
+@pytest.fixture(params=engine_params(ENGINES))
 def engine(request: pytest.FixtureRequest) -> Engine:
     return ENGINES[request.param](request)
 

@@ -30,6 +30,7 @@ from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
 from tests.postgres.server import OLDEST_REPLICA, OTHER_MAJORS
 from tests.sampling import sampled
+from tests.selection import engine_params
 from wlc.dialect.duckdb.snapshot import take
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
@@ -58,10 +59,9 @@ KINDS = {
         for major in (OLDEST_REPLICA, *OTHER_MAJORS)
     },
 }
-PARAMS = [pytest.param(name, marks=pytest.mark.deep if name[-1].isdigit() else ()) for name in KINDS]
 
 
-@pytest.fixture(params=PARAMS)
+@pytest.fixture(params=engine_params(KINDS))
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
     if request.param == "duckdb2":
         monkeypatch.setattr(DuckDBTarget, "_swaps", True)

@@ -23,6 +23,7 @@ from tests.new_master import new_master
 from tests.sampling import machine_settings
 from tests.scenario.test_reading import CONDITIONS, Bag, Model
 from tests.scenario.test_types_end_to_end import WIDE, change, fill
+from tests.selection import engine_params
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.model import Clear, Name
@@ -49,7 +50,7 @@ KINDS: dict[str, Callable[[pytest.FixtureRequest], Kind]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=engine_params(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param](request)
 
