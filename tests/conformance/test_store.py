@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 Open = Callable[[], Store]
 
 
-SERVED = {"s3": "s3_url", "google": "google_url", "azure": "azure_url", "sftp": "sftp_url"}
+SERVED = {"s3": "s3_url", "google": "google_url"}
+# Their servers are no Python packages.
+SERVED_ELSEWHERE = {"azure": "azure_url", "sftp": "sftp_url"}
 
 
-@pytest.fixture(params=["local", "memory", *SERVED])
+@pytest.fixture(
+    params=["local", "memory", *SERVED, *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED_ELSEWHERE)]
+)
 def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open one empty store, again with each call, as other processes would."""
-    if request.param in SERVED:
-        url = request.getfixturevalue(SERVED[request.param])
+    if fixture := (SERVED | SERVED_ELSEWHERE).get(request.param):
+        url = request.getfixturevalue(fixture)
     elif request.param == "memory":
         url = f"memory://{tmp_path.name}-{id(request)}"
     else:

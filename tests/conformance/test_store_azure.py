@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from azure.storage.blob import ContainerClient
 
 from wlc.farm.store import StoredObject, open_store
+
+pytestmark = pytest.mark.slow
 
 
 def test_blobs_that_stand_for_folders_are_not_listed(azure_url: str) -> None:

@@ -15,6 +15,8 @@ from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.store import AlreadyExistsError, ConflictError, open_store, sftp
 from wlc.farm.store.sftp import SftpStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(sftp_url: str, monkeypatch: pytest.MonkeyPatch) -> SftpStore:
