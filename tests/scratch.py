@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -13,7 +14,6 @@ from wlc.dialect.sql import literal, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @functools.cache
@@ -30,9 +30,13 @@ def scratch() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def attached(path: Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that stands in a database file, which it only reads; the database is called as DuckDB calls it."""
+    """A connection that stands in a database file, which it only reads; the database is called as DuckDB calls it.
+
+    Only `memory` gets another name, which is taken: views of such a file that name it cannot be read.
+    """
+    alias = " AS memory_file" if Path(path).stem == "memory" else ""
     with scratch() as connection:
-        connection.execute(f"ATTACH {literal(str(path))} (READ_ONLY)")
+        connection.execute(f"ATTACH {literal(str(path))}{alias} (READ_ONLY)")
         query = "SELECT database_name FROM duckdb_databases() WHERE path = ?"
         name = quote(connection.execute(query, [os.path.realpath(path)]).fetchall()[0][0])
         connection.execute(f"USE {name}")

@@ -102,6 +102,7 @@ def test_staged_objects_are_seen_when_they_are_created(store: Store, open_again:
     assert (store.read("a/1"), store.read("a/2")) == (b"bytes", b"of a file")
 
 
+@pytest.mark.slow
 def test_of_many_creators_one_wins(open_again: Open) -> None:
     for turn in range(10):
         ready = threading.Barrier(8)

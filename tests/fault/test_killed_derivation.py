@@ -18,6 +18,8 @@ from tests.fault.processes import Program, rounds, seed
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 KEY = b"a key of more than sixteen bytes"
 DERIVER = """
 import sys

@@ -57,6 +57,7 @@ def test_every_benchmark_is_tried() -> None:
     assert {*LINES, *ON_SPARK, *WITH_A_SERVER} == set(run.NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.deep) if n in LONG else n for n in LINES])
 def test_a_benchmark_prints_a_figure_for_every_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,8 @@ from wlr.fold import net_changes as changes
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 ROWS = changes._ASIDE + 1
 
 

@@ -43,6 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
     return code, *capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", pytest.param("bucket", marks=pytest.mark.deep)])
 def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is_reached(
     tmp_path: Path,

@@ -71,6 +71,7 @@ def refuse_other_verdicts(outcome: Outcome, found: Outcome, cases: dict[str, Cas
             assert [found.sites.rows(site, f"{name}_{table}") for site in found.sites.names] == [rows, rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", [pytest.param(1, marks=pytest.mark.deep), missing_steps.JOINED_TRANSACTIONS])
 def test_p7_borders_of_batches_and_of_steps_change_no_verdict(outcome: Outcome, tmp_path: Path, joined: int) -> None:
     """Every batch has one transaction, and is taken by itself, or all are taken at once."""

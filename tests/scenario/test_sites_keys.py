@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Options = dict[str, str]
 
+pytestmark = pytest.mark.slow
+
 
 def options(sites: Sites, site: str) -> Options:
     folder = sites.folder

@@ -6,6 +6,8 @@ import pickle
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.handmade import HandmadeFarm, Rows
 from wlc.farm.store.local import LocalStore
 from wlr.spark import FarmDataSource
@@ -13,7 +15,8 @@ from wlr.spark import FarmDataSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_log_is_read_once_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
