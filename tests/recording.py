@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -41,7 +42,19 @@ patch = subprocess,fork
 disable_warnings = no-data-collected,module-not-imported,already-imported,couldnt-parse
 """
 
+
+@dataclass(frozen=True)
+class Summary:
+    """Lines of the product: all, covered by quick tests, covered by any; and names that no quick test runs."""
+
+    lines: int
+    quick: int
+    covered: int
+    without_quick_test: list[str]
+
+
 _coverage: coverage.Coverage | None = None
+_summary: Summary | None = None
 _now = ""
 _read: dict[str, set[str]] = defaultdict(set)
 
@@ -95,21 +108,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         _coverage.save()
         (_DATA / f"read-{os.getpid()}.json").write_text(json.dumps({k: sorted(v) for k, v in _read.items()}))
     elif not hasattr(session.config, "workerinput"):
-        _put_together()
-        if not_run_by_quick_tests():
+        global _summary  # noqa: PLW0603 - as above
+        _summary = _put_together()
+        if _summary.without_quick_test:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many lines were covered, and where the record is."""
-    if USES.exists():
-        quick, covered, lines = json.loads(USES.read_text(encoding="utf-8"))["lines"]
-        terminalreporter.line(f"of {lines} lines, the quick tests cover {quick}, all tests {covered}")
-        for name in not_run_by_quick_tests():
+    """Say how many lines were covered, and what no quick test runs."""
+    if _summary is not None:
+        found = _summary
+        terminalreporter.line(f"of {found.lines} lines, the quick tests cover {found.quick}, all tests {found.covered}")
+        for name in found.without_quick_test:
             terminalreporter.line(f"no quick test runs {name}", red=True)
 
 
-def _put_together() -> None:
+def _put_together() -> Summary:
     counted = coverage.Coverage(config_file=str(_DATA / "settings"))
     counted.combine()
     data = counted.get_data()
@@ -124,8 +138,8 @@ def _put_together() -> None:
             lines += len(statements)
             covered += len(statements & by_line.keys())
             quick += sum(any(not test.endswith(SLOW) for test in by_line.get(line, ())) for line in statements)
-    recorded = {"lines": [quick, covered, lines], "functions": functions, "read": _files_read()}
-    USES.write_text(json.dumps(recorded, indent=0), encoding="utf-8")
+    USES.write_text(json.dumps({"functions": functions, "read": _files_read()}, indent=0), encoding="utf-8")
+    return Summary(lines, quick, covered, _without_quick_test(functions))
 
 
 def _functions(path: Path, by_line: dict[int, list[str]]) -> dict[str, list[str]]:
@@ -137,9 +151,8 @@ def _functions(path: Path, by_line: dict[int, list[str]]) -> dict[str, list[str]
     return {name: sorted(files - {""}) for name, files in used.items()}
 
 
-def not_run_by_quick_tests() -> list[str]:
-    """Return the commands and public functions that only slow tests ran, or none, when all tests were recorded last."""
-    functions = json.loads(USES.read_text(encoding="utf-8"))["functions"]
+def _without_quick_test(functions: dict[str, dict[str, list[str]]]) -> list[str]:
+    """Return the commands and public functions that only slow tests run, or none."""
     return sorted(
         f"{function.__module__}.{function.__qualname__}"
         for function in _entrances()
