@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
     from xdist.remote import Producer
 
-# Folders whose tests need a server or Java.
-SERVERS = ("tests/postgres/", "tests/spark/", "tests/suites/")
+# Folders whose tests need Java, or servers for long.
+SERVERS = ("tests/spark/", "tests/suites/")
 # One process runs all tests that use Spark: to start it takes ten times as long as to start PostgreSQL.
 WHOLE = "tests/spark/"
 QUICK = "not slow"
@@ -41,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--limit-quick", action="store_true", help=f"fail if a quick test took over {QUICK_CPU_S_MAX:g} CPU seconds"
     )
+
+
+def is_quick_run(config: pytest.Config) -> bool:
+    """Say whether only quick tests run, which make do with the servers that are there."""
+    return bool(config.option.markexpr == QUICK)
 
 
 def engine_params(engines: Iterable[str]) -> list[ParameterSet]:
@@ -77,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files without a quick test for a quick run."""
-    if config.option.markexpr != QUICK:
+    if not is_quick_run(config):
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
     if f"{path}/" in SERVERS:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tests.proxy import Proxy
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def proxy(s3_environment: str) -> Iterator[Proxy]:
@@ -31,6 +29,7 @@ def proxy(s3_environment: str) -> Iterator[Proxy]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ignored, said",
     [
@@ -81,6 +80,7 @@ class Losing:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 100])
 def test_a_lost_answer_to_create_is_settled_by_reading_back(proxy: Proxy, s3_url: str, times: int) -> None:
     proxy.loses_answer = Losing("PUT", times)
@@ -107,6 +107,7 @@ def test_a_lost_answer_to_replace_is_settled_by_reading_back(proxy: Proxy, s3_ur
         store.replace("x", b"3", '"0123456789abcdef0123456789abcdef"')
 
 
+@pytest.mark.slow
 def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as handle:
@@ -122,6 +123,7 @@ def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, t
     assert not fetched.exists()
 
 
+@pytest.mark.slow
 def test_a_lost_answer_to_the_last_part_is_settled(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as handle:
@@ -157,6 +159,7 @@ def test_wrong_storage_options_are_refused(s3_url: str) -> None:
     assert "topsecretvalue" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_no_credentials_are_said_to_be_missing(s3_server: str) -> None:
     program = (
         "from wlc.farm.store import open_store\n"

@@ -48,7 +48,6 @@ def check_published(source: Path, farm: Path) -> None:
     assert published(str(farm / "bank")) == file_contents(source)
 
 
-@pytest.mark.slow
 def test_commits_go_on_while_the_farm_is_away_and_publishing_resumes(source: Path, farm: Path):
     away = farm.with_name("away")
     with wlc.connect(source) as connection:
@@ -220,7 +219,6 @@ def test_farm_without_permission_to_write(source: Path, farm: Path):
     check_published(source, farm)
 
 
-@pytest.mark.slow
 def test_commits_go_on_without_space_for_temporary_files(source: Path, farm: Path, monkeypatch, tmp_path: Path):
     wlc.beat(source, 0)
     with wlc.connect(source) as connection:

@@ -311,6 +311,7 @@ def test_a_table_that_came_without_its_policies_is_granted_to_nobody(replica: st
         assert connection.execute("SELECT relacl FROM pg_class WHERE relname = 't2'").fetchall() == [(None,)]
 
 
+@pytest.mark.slow
 def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -> None:
     for statement in STATEMENTS:
         made = Ddl("CREATE TABLE", Name("main", "x"), statement.replace("{folder}", str(outside)))
@@ -337,6 +338,7 @@ def test_a_macro_hides_no_function(replica: str, outside: Path) -> None:
         assert execute(replica, f"SELECT to_regclass('{name}')") == [(None,)]
 
 
+@pytest.mark.slow
 def test_nested_statements_are_refused_or_left_out(replica: str) -> None:
     with bounded():
         for statement in [*nested(3_000), *nested(60_000)[1:2]]:
@@ -361,6 +363,7 @@ def test_honest_words_run(replica: str) -> None:
         assert outcome(replica, Ddl("CREATE", Name("public", "x"), statement, dialect="postgres")) == "ran", statement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

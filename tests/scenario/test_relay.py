@@ -387,7 +387,6 @@ def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Pa
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
-@pytest.mark.slow
 def test_a_relay_keeps_what_it_was_told_to(shop: Shop, requests: list[str]):
     shop.ship(keep="30d")
     wlc.retention("shop", keep_daily=7, farm=shop.relay)
@@ -532,7 +531,6 @@ def test_a_run_that_fails_begins_no_other_file(shop: Shop, monkeypatch: pytest.M
     assert sum(map(bool, spent)) == 2 * 13 - len(there) + 1
 
 
-@pytest.mark.slow
 def test_every_byte_of_a_data_file_counts_against_the_rate(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     wlc.snapshot(shop.source)
     shop.write("INSERT INTO t VALUES (100, 'x')")
@@ -564,7 +562,6 @@ def test_a_replica_changes_the_place_that_it_reads(shop: Shop, tmp_path: Path):
     assert wlr.status(copy).master == farm.url
 
 
-@pytest.mark.slow
 def test_another_name_of_the_same_place_keeps_the_registration(tmp_path: Path):
     shop = Shop(tmp_path, str(tmp_path / "farm"), "")
     wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)

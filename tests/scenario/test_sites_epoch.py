@@ -45,7 +45,6 @@ def test_conflicts(outcome: Outcome, name: str) -> None:
             assert outcome.sites.rows(site, f"{name}_{table}") == rows
 
 
-@pytest.mark.slow
 def test_the_counters_are_exactly_those_of_all_cases(outcome: Outcome) -> None:
     # Rome published everything as one batch, which is one step.
     assert counters_of(outcome) == expected_of(CASES)
@@ -124,7 +123,6 @@ def test_logs_with_rejections_are_logs_like_others(outcome: Outcome, tmp_path: P
             assert sorted((row["k"], row["v"]) for row in found) == held
 
 
-@pytest.mark.slow
 def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(outcome.sites.file("oslo"))
     assert run_app(app, "wlc", ["exceptions", file, "--table", "e6_t", "--json"]) == 0

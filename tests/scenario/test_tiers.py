@@ -178,7 +178,6 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     assert town.replica("x") == "a"
 
 
-@pytest.mark.slow
 def test_a_reader_of_a_class_reads_from_it_or_a_higher_one(two_relays: Town) -> None:
     town = two_relays
     town.relay("a", class_name="test")
@@ -207,7 +206,6 @@ def test_who_is_silent_is_no_candidate_and_an_hourly_relay_is(two_relays: Town) 
     assert silent == sorted([town.url("a"), town.url("b")], key=lambda url: town.id_of(url.split("/")[-2]))
 
 
-@pytest.mark.slow
 def test_a_claim_whose_holder_died_is_taken_over_and_the_holder_notices(two_relays: Town) -> None:
     town = two_relays
     wlc.set_upstream("shop", town.id_of("b"), is_active=False, farm=town.farm)
@@ -224,7 +222,6 @@ def test_a_claim_whose_holder_died_is_taken_over_and_the_holder_notices(two_rela
     assert town.replica("x") == "b"
 
 
-@pytest.mark.slow
 def test_slots_above_a_lowered_fan_out_are_void(town: Town) -> None:
     town.relay("a")
     assert [town.replica(name, upstream="auto") for name in "xy"] == ["hq", "hq"]
@@ -337,7 +334,6 @@ def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> N
     assert feed(start="snapshot").records == 4
 
 
-@pytest.mark.slow
 def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
     """A farm that is given alone is read; with registries, the first of them decides."""
     wlc.ship(town.url("hq"), to=f"{town.root}/second", registers=False)
@@ -435,7 +431,6 @@ def test_defect_d_pruning_of_each_place_waits_for_its_own_children(own: Town) ->
     assert wlc.prune("shop", farm=f"{town.root}/a", keep_for="0s").keep_batches == (5, 6)
 
 
-@pytest.mark.slow
 def test_an_hour_is_kept_for_readers_that_began(own: Town) -> None:
     town = own
     wlc.snapshot(town.master)
@@ -524,7 +519,6 @@ def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.Mo
     assert begins == [2, 3, 3, 5]
 
 
-@pytest.mark.slow
 def test_a_reader_chooses_again_when_it_is_time(town: Town) -> None:
     town.relay("a")
     wlc.fanout("shop", 1, upstream=ORIGIN, farm=town.farm)
