@@ -258,6 +258,7 @@ def test_x5_stable_not_stable_stable(three: Sites) -> None:
     three.refuse_differences("x5")
 
 
+@pytest.mark.slow
 def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     """role_var: every transition of a role that is legal, and every other one."""
     for site, role, code in (
