@@ -229,7 +229,8 @@ class OpenTransaction:
             permitted.refuse_schema_change(site, self.records, self.tables.by_name)
             if self.changes_schema and self.shared.is_in_mesh:
                 keys = duckdb_catalog.references(self.connection, self.tables.catalog)
-                permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys)
+                checked = {rule.table for rule in self.tables.rules if rule.kind == "CHECK"}
+                permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys, checked)
             permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
             removed = (images.table for images in self._settled if images.removed)
             permitted.refuse_deletions(self.connection, site, removed, self.tick)

@@ -12,7 +12,7 @@ from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Clear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import duckdb
 
@@ -54,7 +54,11 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
 
 
 def refuse_schema_in_mesh(
-    site: SiteState, records: Sequence[JournalRecord], tables: Iterable[CapturedTable], keys: Iterable[ForeignKey]
+    site: SiteState,
+    records: Sequence[JournalRecord],
+    tables: Iterable[CapturedTable],
+    keys: Iterable[ForeignKey],
+    checked: Collection[Name],
 ) -> None:
     """Refuse a schema change after which the newest change of each row could not be told, or could break a constraint.
 
@@ -63,6 +67,7 @@ def refuse_schema_in_mesh(
         records: What a transaction is about to journal.
         tables: The tables as the transaction leaves them.
         keys: Their foreign keys.
+        checked: Those that have a CHECK constraint.
 
     Raises:
         InvalidError: A transaction changes the schema and writes rows of a table that all sites write, or takes away a
@@ -92,6 +97,8 @@ def refuse_schema_in_mesh(
             )
             if any(table.name in pair for pair in linked):
                 problem = "a FOREIGN KEY"
+            if rule.add and table.name in checked:
+                problem = "a CHECK constraint while columns are added"
             if problem is not None:
                 raise UnsupportedError(
                     f"{table.name} has the rule {rule.rule}, which decides each row by itself, and cannot have"
