@@ -64,10 +64,8 @@ SET search_path = pg_catalog, pg_temp AS $$
             AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
 $$;
 
--- Everything about a table that a replica needs, in text forms that do not depend on the settings of whoever asks.
-CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
-SET bytea_output = 'hex' AS $$
+-- Everything about a table that a replica needs. Its texts depend on settings, which all sessions and event triggers pin.
+CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT jsonb_build_object(
         'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
         'columns', coalesce((
