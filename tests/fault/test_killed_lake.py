@@ -103,7 +103,7 @@ def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, di
 
 
 DYING = """
-import os, pathlib, signal, sys
+import os, signal, sys
 import wlr
 from wlr.engine.parquet import build, executor, folder, replica
 from wlr.fold import file_rewrite
@@ -127,7 +127,7 @@ PLACES = [
     ("os", "link", 5, None),
     ("os", "link", 6, None),
     ("os", "link", 7, None),
-    ("pathlib.Path", "replace", 1, 0),
+    ("os", "replace", 1, 0),
 ]
 
 

@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -21,7 +22,6 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.registry import RELAY, replicas
 from wlc.farm.seal import keys
-from wlc.farm.store import local
 from wlc.farm.store.encrypted import MAGIC
 from wlc.farm.store.memory import MemoryStore
 from wlc.tiers import copying
@@ -29,7 +29,6 @@ from wlc.tiers.rate import RunLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 @dataclass
@@ -445,18 +444,22 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
         shop.write(f"CREATE TABLE {name} AS SELECT range AS i FROM range(10)")
     wlc.snapshot(shop.source)
     done: list[tuple[str, Path]] = []
-    link, synchronize = os.link, local.synchronize
+    link, fsync = os.link, os.fsync
 
-    def link_and_note(temporary: Path, target: Path) -> None:
-        done.append(("durable", target) if ("synchronize", temporary) in done else ("lost", target))
-        link(temporary, target)
+    def opened(descriptor: int) -> Path:
+        return Path(f"/proc/self/fd/{descriptor}").resolve()
 
-    def synchronize_and_note(path: Path) -> None:
-        synchronize(path)
-        done.append(("synchronize", path))
+    def link_and_note(source: str, name: str, *, dst_dir_fd: int, **others: Any) -> None:
+        folder = opened(dst_dir_fd)
+        done.append(("durable" if ("synchronize", folder / source) in done else "lost", folder / name))
+        link(source, name, dst_dir_fd=dst_dir_fd, **others)
+
+    def fsync_and_note(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(("synchronize", opened(descriptor)))
 
     monkeypatch.setattr(os, "link", link_and_note)
-    monkeypatch.setattr(local, "synchronize", synchronize_and_note)
+    monkeypatch.setattr(os, "fsync", fsync_and_note)
     shop.ship(registers=False)
     relay = tmp_path / "relay/shop"
     data = [file for file in relay.rglob("*.parquet") if "wlc_logs" in str(file)]
