@@ -506,9 +506,10 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
 
 @pytest.mark.slow
 def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, done = 100.0, own.relay("a")
+    now = 100.0
+    own.relay("a")
     monkeypatch.setattr("cli.tiers.time.monotonic", lambda: now)
-    pruning, never = (Pruning(done.url, every, None) for every in ("1m", None))
+    pruning, never = (Pruning(every, None) for every in ("1m", None))
     relay = open_database("shop", f"{own.root}/a")
     begins = []
     for moment in (159.0, 160.0, 200.0, 221.0):
