@@ -80,7 +80,7 @@ def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replica
 def _hindrance(replay: Replay, state: ReplicaState) -> str:
     """Return why the log does not lead on from where a replica stands, "" if it does."""
     try:
-        Replay(replay.into, replay.database, Stop()).rehearse(state)
+        Replay(replay.into, replay.database, Stop(), membership=replay.membership).rehearse(state)
     except (InvalidError, ExpiredError, CorruptError) as error:
         return error.message
     return ""

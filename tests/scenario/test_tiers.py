@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import threading
 import time
 from collections import Counter
@@ -500,10 +501,53 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
 
 
 @pytest.mark.slow
+def test_a_relay_that_was_restored_is_behind_and_has_no_other_past(own: Town) -> None:
+    own.relay("a")
+    wlc.set_upstream("shop", ORIGIN, is_active=False, farm=own.farm)
+    shutil.copytree(own.folder / "a", own.folder / "old")
+    own.write()
+    own.relay("a")
+    replicas = {"x": ["auto"], "y": [own.url("a")], "z": [own.url("a"), own.url("gone")]}
+    for name, upstream in replicas.items():
+        assert own.replica(name, upstream=upstream) == "a"
+    restore(own, "a")
+    for name in replicas:
+        for asked in ({}, {"tick": 1}, {"rebase": True}):
+            with pytest.raises(UnavailableError, match="/a/shop ends with batch 2, the replica goes on to batch 3"):
+                own.replica(name, **asked)
+    # All reasons are named, and nothing was undone.
+    with pytest.raises(UnavailableError, match=r"origin: it is inactive"):
+        own.replica("x")
+    assert wlr.tick(own.folder / "x.duckdb") == 3
+    # With the registry away, nothing says that the origin has lost it.
+    (own.folder / "hq").rename(own.folder / "away")
+    with pytest.raises(UnavailableError):
+        own.replica("y")
+    (own.folder / "away").rename(own.folder / "hq")
+    own.relay("a")
+    assert [own.replica(name) for name in replicas] == ["a"] * 3
+    # What the origin lacks, too, is lost, and so is what a place of its own lacks.
+    restore(own, "a")
+    restore(own, "hq")
+    with pytest.raises(CorruptError, match="the farm ends at tick 2"):
+        own.replica("y")
+
+
+def restore(town: Town, name: str) -> None:
+    """Restore the logs of a place to what the folder `old` holds."""
+    for part in ("wlc_logs", "wlc.config"):
+        place = town.folder / name / "shop" / part
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        old = town.folder / "old" / "shop" / part
+        shutil.copytree(old, place) if old.is_dir() else shutil.copy(old, place)
+
+
+@pytest.mark.slow
 def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, done = 100.0, own.relay("a")
+    now = 100.0
+    own.relay("a")
     monkeypatch.setattr("cli.tiers.time.monotonic", lambda: now)
-    pruning, never = (Pruning(done.url, every, None) for every in ("1m", None))
+    pruning, never = (Pruning(every, None) for every in ("1m", None))
     relay = open_database("shop", f"{own.root}/a")
     begins = []
     for moment in (159.0, 160.0, 200.0, 221.0):

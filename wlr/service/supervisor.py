@@ -131,7 +131,7 @@ class _Runner:
         self._board = board
         self._memory = memory
         self._service = service
-        self._has_begun = self._is_done = self._is_told = False
+        self._is_done = self._is_told = False
         name = " ".join(work.key)
         # A thread that cannot be ended must not keep the process.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -161,19 +161,21 @@ class _Runner:
                 self._wait_s,
                 self._failed,
                 reads=self.work.reads,
-                is_done=lambda: self._is_done,
                 passing=(Exception,),
                 pause=lambda error, last_s: pause_s(error, last_s, is_heavy=self.work.is_heavy),
                 is_stopped=self.is_stopped,
             ):
-                if done is not None:
-                    self.note(done)
-                    self._is_done = self.work.is_once
+                if done is None:
+                    continue
+                self.note(done)
+                if self.work.is_once:
+                    self._is_done = True
+                    return
 
     def _wait_s(self) -> float:
         if self.work.every is not None:
             return min(self._due_in_s(self.work.every), _DUE_EVERY_S)
-        return self.work.beat_s() if self._has_begun else 0.0
+        return self.work.beat_s()
 
     def _due_in_s(self, every: timedelta) -> float:
         if self.work.follows and not self._board.get((self.work.item, self.work.follows)).last_success:
@@ -189,7 +191,6 @@ class _Runner:
                 done = self.work.do_round(self)
         except _StoppedError:
             return None
-        self._has_begun = True
         if self.work.every is not None:
             self._memory.note(self.work.key, utc_now())
         return done
