@@ -334,6 +334,7 @@ BASE_TYPES = """
 """
 
 
+@pytest.mark.slow
 def test_values_that_change_with_a_name_are_refused(database_url: str, farm: str, tmp_path: Path):
     types = dict(execute(database_url, BASE_TYPES))
     bad = [name for name, follows in types.items() if follows]

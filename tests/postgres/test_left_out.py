@@ -244,6 +244,7 @@ REACHING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_calls_a_function_of_an_extension_stops_no_rows(
     cluster: Cluster, database_url: str, tmp_path: Path
@@ -294,6 +295,7 @@ DUMP = (
 ACCESS = "SELECT 'shown', relacl::text FROM pg_class WHERE relname = 'shown' UNION ALL SELECT proname, proacl::text FROM pg_proc WHERE proname = 'n' ORDER BY 1, 2"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("by", ["the log", "hand"])
 def test_what_came_before_its_table_is_made_with_it(
@@ -339,6 +341,7 @@ def test_what_came_before_its_table_is_made_with_it(
     assert execute(other, "SELECT n, n(2), v FROM shown, first") == [(1, 3, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_is_left_out_is_not_made_of_what_has_another_name_now(
     cluster: Cluster, database_url: str, tmp_path: Path

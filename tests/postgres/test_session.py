@@ -289,6 +289,7 @@ def scenario(url: str, farm: str, replica: str, tmp_path: Path) -> tuple[list[st
     return [f"{d.statement} {d.original or ''}" for d in statements], held_in_duckdb(tmp_path / "r.duckdb")
 
 
+@pytest.mark.slow
 def test_no_setting_changes_what_arrives(server: Cluster, tmp_path: Path):
     plain, copy = server.create_database(), server.create_database()
     expected = scenario(plain, str(tmp_path / "farm"), copy, tmp_path)
