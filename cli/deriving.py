@@ -51,7 +51,7 @@ def derive(
     filters = wlr.row_filters(where, columns, mask, mask_key)
 
     def derive_round(*, begins: bool = False) -> Derived:
-        with working(f"deriving {name}") as progress:
+        with working("deriving {}", name) as progress:
             return wlr.derive(
                 db,
                 name,

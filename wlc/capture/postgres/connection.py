@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from wlc.dialect.postgres import connection as connections
-from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import UnavailableError
 from wlc.farm.read_ahead import one_ahead
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from wlc.dialect.postgres.url import without_password, without_secrets
 from wlc.dialect.sql import literal
+from wlc.farm.addresses import without_password, without_secrets
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:
