@@ -30,7 +30,7 @@ def verify(
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Read every row of a replica and compare what its tables hold with the master's log."""
-    with working(f"reading {place_of(target)}") as progress:
+    with working("reading {}", place_of(target)) as progress:
         found = wlr.verify(
             target,
             tables=table or (),
@@ -56,7 +56,7 @@ def repair(
     storage_option: StorageOptions = None,
 ) -> Report:
     """Make tables equal to the master's at the replica's tick; only rows that differ are written."""
-    with working(f"repairing {place_of(target)}"):
+    with working("repairing {}", place_of(target)):
         done = wlr.repair(target, table, storage_options=storage_options(storage_option))
     return Listing(("table", "added", "removed"), [(fix.table, fix.added, fix.removed) for fix in done])
 
@@ -74,7 +74,7 @@ def drill(
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Restore to a random past transaction in a scratch database, verify every row, show the time, and clean up."""
-    with working(f"restoring {db}") as progress:
+    with working("restoring {}", db) as progress:
         done = wlr.drill(
             db,
             farm=farm,

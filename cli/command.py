@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from wlc.farm.addresses import refuse_connection_string
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.version import __version__
 
@@ -26,12 +27,14 @@ from .log_lines import LogFormat, Quiet, is_logging, log_error, log_report, log_
 from .output import Report, printable, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
 _SUMMARY_MAX = 200
+# What is typed for one of these is a path, a URL, or the name of a database.
+PLACES = frozenset({"DB", "DB|SOURCE|TARGET", "FARM", "MASTER", "OUTPUT", "SITE", "SOURCE", "TARGET", "URL"})
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
@@ -96,6 +99,7 @@ def command(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function, eval_str=True)
         named = name or function.__name__.replace("_", "-")
+        places = [each.name for each in signature.parameters.values() if _is_place(each.annotation)]
 
         @functools.wraps(function)
         def run(
@@ -111,6 +115,7 @@ def command(
                     if options.get("follow", goes_on):
                         stack.enter_context(logging_to_stderr(log_format, quiet=quiet, verbose=verbose))
                     stack.enter_context(_plain_warnings())
+                    _refuse_connection_strings(options[name] for name in places)
                     _refuse_memory(options)
                     _show_all(function(*args, **options), as_json, subject=named, quiet=quiet)
                 except (Exception, KeyboardInterrupt) as error:
@@ -134,6 +139,17 @@ def command(
         return function
 
     return register
+
+
+def _is_place(annotation: Any) -> bool:
+    return any(getattr(told, "metavar", None) in PLACES for told in getattr(annotation, "__metadata__", ()))
+
+
+def _refuse_connection_strings(typed: Iterable[object]) -> None:
+    """Refuse logins where a path or a URL is needed, before any message can repeat them."""
+    for given in typed:
+        for each in given if isinstance(given, list) else [given]:
+            refuse_connection_string(str(each or ""))
 
 
 def _refuse_memory(options: Mapping[str, object]) -> None:

@@ -54,7 +54,7 @@ def derive(
 
     def derive_round() -> Derived:
         nonlocal has_begun
-        with working(f"deriving {name}") as progress:
+        with working("deriving {}", name) as progress:
             done = wlr.derive(
                 db,
                 name,

@@ -110,7 +110,7 @@ def report(
     """
     import wlr
 
-    with working(f"reading {db}") as progress:
+    with working("reading {}", db) as progress:
         found = wlr.report(
             db,
             farm=farm,

@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wlc.farm.addresses import without_password
+
 from .log_lines import is_logging
 from .output import printable
 
@@ -26,11 +28,12 @@ class Advance(Protocol):
 
 
 @contextmanager
-def working(what: str) -> Iterator[Advance]:
+def working(what: str, place: object = "") -> Iterator[Advance]:
     """Show on standard error that `what` is going on, once it has lasted for a second.
 
     Args:
-        what: The work, as in "taking a snapshot".
+        what: The work, as in "taking a snapshot" or "copying {}".
+        place: The path, URL or name in it, which is shown without a password.
 
     Yields:
         A function that reports progress; without a call the bar shows only the time.
@@ -39,6 +42,7 @@ def working(what: str) -> Iterator[Advance]:
         # A log says what has changed, and nothing else.
         yield lambda *_: None
         return
+    what = printable(what.replace("{}", without_password(str(place))))
     shown = _Bar(what) if sys.stderr.isatty() else _Lines(what)
     timer = threading.Timer(PATIENCE_S, shown.start)
     timer.daemon = True

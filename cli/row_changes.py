@@ -88,7 +88,7 @@ def feed(
     keepalive = wlc.Keepalive() if follow else None
 
     def go_on() -> wlr.Fed:
-        with working(f"feeding {to}") as progress:
+        with working("feeding {}", to) as progress:
             return wlr.feed(
                 db,
                 to=to,

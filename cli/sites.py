@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import InvalidError
 
 from .following import in_rounds
@@ -57,7 +58,7 @@ def join(
         kept = _begun_anew(source, name, site, farm, options, yes=yes)
         if kept is not None:
             typer.echo(f"The former file of site {site} is {kept} now.", err=True)
-    with working(f"joining {name}") as progress:
+    with working("joining {}", name) as progress:
         found = wlc.joined_from(
             source, name=name, site=site, farm=farm, start=start, again=again, storage_options=options
         )
@@ -138,7 +139,7 @@ def take(
     options = storage_options(storage_option)
 
     def taken() -> list[wlc.TakenFrom]:
-        with working(f"taking into {Path(source).name}"):
+        with working("taking into {}", Path(without_password(source)).name):
             return wlc.take(source, site=from_, dry_run=dry_run, storage_options=options)
 
     yield from in_rounds(

@@ -347,7 +347,7 @@ def verify(
         return
     import wlr
 
-    with working(f"verifying {db}") as progress:
+    with working("verifying {}", db) as progress:
         audit = wlr.verify_farm(db, farm=farm, full=full, window=window, storage_options=options, progress=progress)
     yield record(audit)
     wlr.check_audit(audit, db, window)

@@ -140,7 +140,7 @@ def replicate(
     keepalive = wlc.Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
-        with working(f"rolling {place_of(into)} forward") as progress:
+        with working("rolling {} forward", place_of(into)) as progress:
             return wlr.replicate(
                 master,
                 into=into,
@@ -260,7 +260,7 @@ def prune(
 ) -> Report:
     """Remove old ticks of a Parquet replica, and every file that no readable tick needs."""
     options = storage_options(storage_option)
-    with working(f"pruning {place_of(target)}"):
+    with working("pruning {}", place_of(target)):
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
 
 

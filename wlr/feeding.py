@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm import paths
+from wlc.farm.addresses import without_password
 from wlc.farm.attachment import place_of, register_reader
 from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
@@ -147,11 +148,9 @@ class _Reads:
 
     def words(self) -> Iterator[str]:
         """Give the words of a command that say so."""
-        from wlr.feeds.contract import without_login
-
         for option, urls in (("--upstream", self.upstream), ("--registry", self.registries)):
             for url in urls or ():
-                yield from (option, without_login(url))
+                yield from (option, without_password(url))
         if self.class_name is not None:
             yield from ("--class", self.class_name)
 
@@ -164,10 +163,8 @@ def _words(
     db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, shown: str, wanted: _Wanted, reads: _Reads
 ) -> Iterator[str]:
     """Give the words of the command that says what is wanted, for hints."""
-    from wlr.feeds.contract import without_login
-
-    yield from ("wlr", "feed", without_login(os.fspath(db)))
-    yield from ("--farm", without_login(os.fspath(farm))) if farm else ()
+    yield from ("wlr", "feed", without_password(os.fspath(db)))
+    yield from ("--farm", without_password(os.fspath(farm))) if farm else ()
     for table in wanted.tables:
         yield from ("--table", table)
     yield from ("--to", shown)

@@ -13,8 +13,8 @@ from cli.options import storage_options, tick_range
 from tests.fuzz.profile import EXAMPLES, fuzzed
 from tests.fuzz.test_files import STATE
 from wlc.dialect import types
-from wlc.dialect.postgres.url import without_password
 from wlc.farm import paths
+from wlc.farm.addresses import without_password
 from wlc.farm.beat import format_beat, parse_beat
 from wlc.farm.clock import format_time, parse_time, read_time
 from wlc.farm.database import open_database

@@ -19,7 +19,7 @@ from tests.fault.processes import call_command, run_command
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.sampling import sampled
-from wlc.dialect.postgres.url import without_password
+from wlc.farm.addresses import without_password
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 

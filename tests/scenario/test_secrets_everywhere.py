@@ -5,15 +5,20 @@ from __future__ import annotations
 import base64
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from typer.main import get_command
 
 import cli.wlc
 import cli.wlr
-from cli.command import run_app
+from cli.command import PLACES, run_app
 from tests.scenario.test_s3_secrets import texts_in
 from wlc.farm.seal.keys import new_key
 from wlc.farm.store.options import FILES, KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 
@@ -140,3 +145,65 @@ def test_no_secret_is_found_anywhere(
     assert {"sales.duckdb", "masked.duckdb", "report.html", "wlc.config"} <= {Path(place).name for place in places}
     for secret in (CANARY, *(base64.b64encode(key.content).decode() for key in (encrypting, other, signing))):
         assert [place for place, text in places.items() if secret in text] == []
+
+
+TYPED = [
+    f"host=127.0.0.1 port=1 password={CANARY} dbname=shop",
+    f"dbname=shop user=ann  password = '{CANARY} /x'",
+    f"kafka://ann:{CANARY}@host/topic",
+    f"postgresql://ann:{CANARY}@127.0.0.1:1/shop",
+    f"jdbc:postgresql://host/shop?user=ann&password={CANARY}",
+    f"ann:{CANARY}@host/folder",
+]
+
+
+def commands_with_places() -> list[tuple[str, list[str]]]:
+    """Return the command lines in which @ stands for a place, each with the program: every place of every command."""
+    lines = []
+    for program, app in (("wlc", cli.wlc.app), ("wlr", cli.wlr.app)):
+        for name, found in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
+            needed = [each for each in found.params if each.required or each.param_type_name == "argument"]
+            for place in (each for each in found.params if each.metavar in PLACES):
+                words = [name]
+                for each in needed if place in needed else [*needed, place]:
+                    option = [] if each.param_type_name == "argument" else [each.opts[0]]
+                    words += [*option, "@" if each is place else OTHERS.get(each.metavar, "1")]
+                lines.append((program, words))
+    return lines
+
+
+OTHERS = {"SOURCE": "sales.duckdb", "DB": "sales", "MASTER": "sales", "TARGET": "copy.duckdb", "OUTPUT": "users.jsonl"}
+
+
+def test_no_command_repeats_what_is_typed_for_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class AtOnce:
+        def __init__(self, _: float, start: Callable[[], None]) -> None:
+            self.start = start
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr("cli.progress.threading.Timer", AtOnce)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
+    monkeypatch.setenv("DBFARM_CACHE", str(tmp_path / "cache"))
+    assert run_app(cli.wlc.app, "wlc", ["master", "sales.duckdb", "--create"]) == 0
+    assert run_app(cli.wlr.app, "wlr", ["replicate", "sales", "--into", "copy.duckdb"]) == 0
+    lines = commands_with_places()
+    assert len(lines) > 80
+    repeated, defects, accepted = [], [], []
+    for typed in TYPED:
+        for program, words in lines:
+            app = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}[program]
+            code = run_app(app, program, [typed if word == "@" else word for word in words])
+            said = "".join(capsys.readouterr())
+            case = (program, *words, typed, said)
+            repeated += [case] if CANARY in said else []
+            defects += [case] if code == 70 else []
+            accepted += [case] if code == 0 and "://" not in typed else []
+    assert (repeated, defects, accepted) == ([], [], [])
+    for path in tmp_path.rglob("*"):
+        assert CANARY not in str(path)
+        assert not path.is_file() or CANARY.encode() not in path.read_bytes(), path

@@ -1,10 +1,15 @@
-"""A PostgreSQL database's URL as it may be shown: never with a password, whatever is malformed."""
+"""A place as it may be shown: never with a password, whatever is malformed."""
 
 from __future__ import annotations
 
 import pytest
 
-from wlc.dialect.postgres.url import without_password, without_secrets
+from wlc.farm.addresses import refuse_connection_string, without_password, without_secrets
+from wlc.farm.errors import InvalidError
+from wlc.farm.paths import check_database_name
+from wlc.farm.store import local_path
+from wlc.masters.adapters import is_source
+from wlr.engine.adapters import locate
 
 WELL_FORMED = {
     "postgresql://ann:s3cret@host:5432/db": "postgresql://ann@host:5432/db",
@@ -43,7 +48,53 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("url, shown", [*WELL_FORMED.items(), *MALFORMED.items()])
+OTHER_PLACES = {
+    place: place
+    for place in (
+        "/data/my farm",
+        "lake/user=ann/service=x",
+        "gs://bucket/folder/a:b",
+        "sftp://ann@host:22/data/farm",
+        "kafka://one:9092,two:9092/topic",
+        "az://box/farm@home/a:b",
+        "file:///data/a:b@c",
+        "file:///data/a%20b",
+        "",
+    )
+} | {
+    "sftp://ann:s3cret@host/data/farm": "sftp://ann…",
+    "kafka://ann:s3cret@host:9092/topic": "kafka://ann@host:9092/topic",
+    "gs://key:s3cret@bucket/folder": "gs://key@bucket/folder",
+    "gs://key:s3cret/x@bucket": "gs://key@bucket",
+    "gs://bucket/farm?token=s3cret": "gs://bucket/farm?token=…",
+    "ann:s3cret@host/data": "…",
+    "s3:/key:s3cret@bucket": "…",
+}
+CONNECTION_STRINGS = (
+    "host=db password=s3cret",
+    " dbname = shop user=ann",
+    "DBNAME=shop",
+    "hots=db password = 's3 cret'",
+    "/data/shop sslpassword=s3cret",
+    "ann:s3cret@host/data",
+)
+
+
+@pytest.mark.parametrize("text", CONNECTION_STRINGS)
+def test_connection_strings_are_refused_without_being_repeated(text: str) -> None:
+    assert without_password(text) == "…"
+    for refuse in (refuse_connection_string, local_path, check_database_name, is_source, locate):
+        with pytest.raises(InvalidError, match="a path or a URL is needed") as caught:
+            refuse(text)
+        assert "cret" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize("place", [place for place, shown in OTHER_PLACES.items() if place == shown])
+def test_paths_and_urls_are_no_connection_strings(place: str) -> None:
+    refuse_connection_string(place)
+
+
+@pytest.mark.parametrize("url, shown", [*WELL_FORMED.items(), *MALFORMED.items(), *OTHER_PLACES.items()])
 def test_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
     assert "s3" not in shown

@@ -42,6 +42,15 @@ def test_long_work_prints_lines_where_there_is_no_terminal(impatient, capsys) ->
     assert capsys.readouterr().err == "counting …\ncounting: 1 of 2\nsorting: 2 of 2\n"
 
 
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_places_are_shown_without_passwords(impatient, monkeypatch, stream) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := stream())
+    with progress.working("feeding {}", "kafka://ann:s3cret@host/topic"):
+        assert impatient.wait(120)
+    assert "kafka://ann@host/topic" in shown.getvalue()
+    assert "cret" not in shown.getvalue()
+
+
 def test_lines_come_now_and_then_only(capsys) -> None:
     clock = iter([0.0, 5.0, 5.1, 14.9, 15.0, 15.0])
     lines = progress._Lines("counting", now=lambda: next(clock))

@@ -100,6 +100,7 @@ def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
         ('region_name = "eu-west-1"', 'aws_secret_access_key = "S3cr3t"', "client_kwargs holds a secret"),
         ('client_kwargs = {', 'clientkwargs = {', "line 5: farms.main.storage_options: there is no storage option"),
         ('"/srv/branch"', '"postgresql://u:S3cr3t@h/d"', "line 9: farms.branch.url: has a password in its URL"),
+        ('"/srv/branch"', '"host=h password=S3cr3t"', "line 9: farms.branch.url: is a connection string or a login"),
         ('url = "/srv/branch"', "url = /srv", "is not TOML: Invalid value (at line 9"),
         ('to = "branch"', 'to = "kafka://localhost:9092/orders"', "line 36: relays.branch.to: cannot use a store with"),
     ],

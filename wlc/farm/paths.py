@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from wlc.farm.addresses import refuse_connection_string
 from wlc.farm.errors import CorruptError, InvalidError
 
 CONFIG = "wlc.config"
@@ -45,6 +46,7 @@ def check_database_name(name: str) -> str:
         InvalidError: It cannot; the hint says what can.
     """
     if not _is_name(name):
+        refuse_connection_string(name)
         raise InvalidError(
             f"{name!r} cannot name a database in a farm",
             hint="Give one with --name: letters, digits, '_', '-' and '.', at most 100, first a letter, digit or '_'.",

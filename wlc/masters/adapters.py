@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from wlc.farm.addresses import refuse_connection_string
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ _SCHEMES = {"postgresql": _POSTGRES, "postgres": _POSTGRES}
 
 def is_source(db: str | os.PathLike[str]) -> bool:
     """Say whether this is a source, and not the name or URL of a database in a farm."""
+    refuse_connection_string(os.fspath(db))
     scheme, mark, _ = os.fspath(db).partition("://")
     return scheme in _SCHEMES if mark else Path(db).is_file()
 
@@ -94,6 +96,7 @@ def module_of(source: str | os.PathLike[str]) -> SourceModule:
     Raises:
         InvalidError: No engine has such URLs, or it needs packages that are not installed.
     """
+    refuse_connection_string(os.fspath(source))
     scheme, mark, _ = os.fspath(source).partition("://")
     if mark and scheme not in _SCHEMES:
         known = " or ".join(f"{name}://…" for name in _SCHEMES)

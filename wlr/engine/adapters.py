@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb.opening import refuse_path
-from wlc.dialect.postgres.url import without_password
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import InvalidError
 from wlr.engine.place import Place, is_remote, path_of
 
@@ -73,7 +73,7 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
     if is_folder:
         return _parquet_place(str(path), options)
     refuse_path(path)
-    return Place("duckdb", str(path), str(path), options)
+    return Place("duckdb", str(path), without_password(str(path)), options)
 
 
 def folder_target(folder: Path) -> Target:
@@ -84,7 +84,7 @@ def folder_target(folder: Path) -> Target:
 def _parquet_place(url: str, options: Mapping[str, Any]) -> Place:
     if "://" not in url:
         refuse_path(url, unfit="\\")
-    return Place("parquet", url, url, options)
+    return Place("parquet", url, without_password(url), options)
 
 
 def _duckdb(place: Place) -> Target:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import InvalidError
 from wlr.engine.place import is_remote, path_of
-from wlr.feeds.contract import without_login
 from wlr.feeds.file import FileOutput
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def output_at(to: str, settings: OutputSettings) -> Output:
         raise InvalidError("a feed needs an output", hint="wlr feed DB --to changes.jsonl")
     scheme = next((scheme for scheme in _SCHEMES if to.startswith(scheme)), None)
     if scheme is None and is_remote(to):
-        message = f"{without_login(to)} is neither a file nor a topic of Kafka"
+        message = f"{without_password(to)} is neither a file nor a topic of Kafka"
         raise InvalidError(message, hint="--to changes.jsonl, or --to kafka://host:9092/topic")
     return _SCHEMES[scheme](to, settings) if scheme else _file(to, settings)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from wlc.dialect.postgres.url import without_password
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -16,11 +15,6 @@ if TYPE_CHECKING:
     from wlr.feeds.formats import Format
     from wlr.feeds.rendering import FeedPiece
     from wlr.feeds.state import FeedState
-
-
-def without_login(text: str) -> str:
-    """Return what may be a URL without the password in it, for messages."""
-    return without_password(text) if "://" in text and ("@" in text or "?" in text) else text
 
 
 class Output(ABC):

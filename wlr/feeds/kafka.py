@@ -24,8 +24,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
-from wlr.feeds.contract import OpenOutput, Output, without_login
+from wlr.feeds.contract import OpenOutput, Output
 from wlr.feeds.lookup import in_farm
 from wlr.feeds.rendering import NOTE
 
@@ -79,8 +80,8 @@ class KafkaOutput(Output):
         found = _URL.fullmatch(url)
         if found is None:
             hint = "kafka://host:9092/topic; user and password are --output-option sasl.username=… and sasl.password=…"
-            raise InvalidError(f"{without_login(url)} names no topic of Kafka", hint=hint)
-        self.shown = url
+            raise InvalidError(f"{without_password(url)} names no topic of Kafka", hint=hint)
+        self.shown = without_password(url)
         self.label = self.topic = found["topic"]
         self.options = {"bootstrap.servers": found["brokers"], **options}
         self.is_transactional = is_transactional

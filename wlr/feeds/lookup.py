@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.addresses import without_password
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.paths import FEEDS, feed_path, is_feed_name
 from wlc.farm.store import open_store
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.place import is_remote, path_of
-from wlr.feeds.contract import without_login
 from wlr.feeds.state import FeedState, decode_state, encode_state
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def feed_at(
     if text.startswith(_KAFKA):
         # What the feed remembers is in the farm, of which this URL says nothing.
         hint = "wlr status FARM/DB/feeds/NAME; wlc tiers DB lists the names behind feed-"
-        raise InvalidError(f"{without_login(text)} does not say which feed writes to it", hint=hint)
+        raise InvalidError(f"{without_password(text)} does not say which feed writes to it", hint=hint)
     if not text.strip() or is_remote(text):
         return None
     path = path_of(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+from wlc.farm.addresses import is_connection_string
 from wlc.farm.beat import typed_beat
 from wlc.farm.byte_count import parse_bytes
 from wlc.farm.clock import parse_age
@@ -106,6 +107,10 @@ def _bytes(value: object, folder: Path) -> int:
 def _place(value: object, folder: Path) -> str:
     """Read a path, which is relative to the folder of the file, or a URL, which holds no password."""
     text = _text(value, folder)
+    if is_connection_string(text):
+        raise _WrongError(
+            "is a connection string or a login: write postgresql://USER@HOST:PORT/DATABASE, and use ~/.pgpass"
+        )
     if "://" not in text:
         # A slash at the end marks a folder, which need not exist yet.
         return str(folder / Path(text).expanduser()) + ("/" if text.endswith("/") else "")

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from wlc.dialect.postgres import connection as connections
 from wlc.dialect.postgres.session import pinning_sql
-from wlc.dialect.postgres.url import without_password
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import UnavailableError
 from wlc.farm.read_ahead import one_ahead
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from psycopg.conninfo import conninfo_to_dict
 
 from wlc.dialect.postgres.session import FORMS
-from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal, quote
+from wlc.farm.addresses import without_password
 
 if TYPE_CHECKING:
     from wlc.dialect.postgres.connection import Connection

@@ -8,8 +8,8 @@ import psycopg
 
 from wlc.capture.postgres import prepare
 from wlc.dialect.postgres.connection import first_line
-from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import quote
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:

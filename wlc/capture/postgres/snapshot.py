@@ -14,8 +14,8 @@ from wlc.capture.postgres.connection import connect, talking
 from wlc.capture.postgres.copying import copy_tables
 from wlc.capture.postgres.creation_order import CATALOG_OF_TABLES, in_order, needs
 from wlc.capture.postgres.sequences import read_sequences
-from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal, quote
+from wlc.farm.addresses import without_password
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable
 

@@ -19,7 +19,7 @@ from wlc.capture.postgres.sequences import moved_sequences, records, write_seque
 from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_lsn, retention_warning
 from wlc.capture.postgres.slot_reader import SlotReader
 from wlc.capture.postgres.state import SlotState, decode, encode
-from wlc.dialect.postgres.url import without_password
+from wlc.farm.addresses import without_password
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.masters import state as master_states

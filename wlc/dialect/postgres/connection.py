@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from wlc.dialect.postgres.session import pinning_sql
-from wlc.dialect.postgres.url import without_password, without_secrets
+from wlc.farm.addresses import without_password, without_secrets
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from wlc.farm.addresses import refuse_connection_string, without_password
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.seal.keys import without_keys
 from wlc.farm.store.local import LocalStore
@@ -121,6 +122,7 @@ def local_path(text: str) -> Path:
     Raises:
         InvalidError: The text cannot be a path, or is a URL with one slash or none, as other programs write it.
     """
+    refuse_connection_string(text)
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() in _SCHEMES:
         hint = f"{scheme.lower()}://{rest.lstrip('/')}, or ./{text} for a folder here of that name"
@@ -139,7 +141,7 @@ def _file_path(url: str) -> str:
         return unquote(urlsplit(url).path)
     except ValueError as error:
         raise InvalidError(
-            f"{url[:200]!r} is not a URL: {error}", hint="Give a directory or s3://bucket/folder."
+            f"{without_password(url)[:200]!r} is not a URL: {error}", hint="Give a directory or s3://bucket/folder."
         ) from error
 
 

@@ -1,9 +1,11 @@
-"""URLs of PostgreSQL databases without their passwords, for messages."""
+"""Paths, URLs and libpq's connection strings, as users type them: recognized, and shown without passwords."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import unquote
+
+from wlc.farm.errors import InvalidError
 
 # libpq's parameter key words, and our own `schema`.
 _KNOWN = frozenset(
@@ -25,15 +27,47 @@ _WELL_FORMED = re.compile(rf"(?:(?P<user>[^:@/?]*)(?::[^@/]*)?@)?{_AFTER_USER}",
 _MALFORMED = re.compile(rf"(?P<user>[^:@/?]*):[^=]*@{_AFTER_USER}", re.DOTALL)
 
 
-def without_password(url: str) -> str:
-    """Return the URL of a PostgreSQL database without its password.
+# `host=db password=…`, and what else names a password; a path of such a name begins with ./ or /.
+_CONNECTION_STRING = re.compile(
+    rf"\s*(?:{'|'.join(_KNOWN | _SECRET)})\s*=|(?:.*\s)?(?:ssl)?passw(?:or)?d\s*=", re.DOTALL | re.IGNORECASE
+)
+# `ann:secret@host/db`: a URL without its scheme.
+_LOGIN = re.compile(r"[\w+.-]+:[^@]*@.*", re.DOTALL)
+# Without a login; an @ stands in a path only if no port or password can stand before it.
+_PLAIN_URL = re.compile(
+    rf"[^:@/?]*@{_HOST}(?:,{_HOST})*(?:/[^?]*)?|{_HOST}(?:,{_HOST})*(?:/[^?@]*)?|[^:@/?]*(?:/[^?]*)?", re.DOTALL
+)
+
+
+def is_connection_string(text: str) -> bool:
+    """Say whether a text is a connection string of libpq, or a login at a host, and no path and no URL."""
+    return "://" not in text and any(form.match(text) for form in (_CONNECTION_STRING, _LOGIN))
+
+
+def refuse_connection_string(text: str) -> None:
+    """Refuse a connection string of libpq, or a login, in the place of a path, a name or a URL.
+
+    Raises:
+        InvalidError: It is one. The message does not repeat it.
+    """
+    if is_connection_string(text):
+        raise InvalidError(
+            "this is a connection string or a login, and a path or a URL is needed",
+            hint="Write postgresql://USER@HOST:PORT/DATABASE, and the password into ~/.pgpass or PGPASSWORD.",
+        )
+
+
+def without_password(place: str) -> str:
+    """Return a place as it may be shown and stored: a path, the URL of a store or a database, or what is typed for one.
 
     Everything that may be part of a password is left out. That is most of a malformed URL, because its password may
     lack the escapes that URLs need.
     """
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, rest = place.partition("://")
     if not mark:
-        return "…"
+        return "…" if is_connection_string(place) else place
+    if _PLAIN_URL.fullmatch(rest):
+        return place
     for form in (_WELL_FORMED, _MALFORMED):
         if (found := form.fullmatch(rest)) and (parameters := _shown_parameters(found["parameters"])) is not None:
             user = "" if found["user"] is None else f"{found['user']}@"
