@@ -290,6 +290,7 @@ DUMP = (
     "REVOKE EXECUTE ON FUNCTION n() FROM PUBLIC",
     "CREATE VIEW shown AS SELECT n() AS n",
     "GRANT SELECT ON shown TO PUBLIC",
+    "CREATE MATERIALIZED VIEW kept AS SELECT n() + 1 AS n WITH NO DATA",
     "CREATE TABLE first (id int PRIMARY KEY, v bigint DEFAULT n(3))",
 )
 ACCESS = "SELECT 'shown', relacl::text FROM pg_class WHERE relname = 'shown' UNION ALL SELECT proname, proacl::text FROM pg_proc WHERE proname = 'n' ORDER BY 1, 2"
@@ -314,6 +315,7 @@ def test_what_came_before_its_table_is_made_with_it(
         "function public.n(integer)",
         "EXECUTE for PUBLIC on function public.n()",
         "view public.shown",
+        "materialized view public.kept",
         "SELECT for PUBLIC on table public.shown",
         "default of column v of table public.first",
     }
@@ -334,7 +336,8 @@ def test_what_came_before_its_table_is_made_with_it(
         execute(copy, "ALTER TABLE late RENAME TO aside")
     wlr.replicate(into=copy)
     assert wlr.status(copy).left_out == {}
-    assert execute(copy, "SELECT n, n(2), v FROM shown, first") == [(1, 3, 4)]
+    execute(copy, "REFRESH MATERIALIZED VIEW kept")
+    assert execute(copy, "SELECT s.n, n(2), v, k.n FROM shown s, first, kept k") == [(1, 3, 4, 2)]
     wlc.snapshot(database_url)
     wlr.replicate("x", farm=farm, into=other, register=False, access=True)
     assert execute(copy, ACCESS) == execute(other, ACCESS)

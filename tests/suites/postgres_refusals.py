@@ -13,6 +13,7 @@ REFUSED: dict[str, str] = {
     "cannot follow its new name": "a schema with tables keeps its name; see docs/postgresql.md",
     "its rows could not be written once more": "a trigger or rule leaves rows unchanged; see docs/postgresql.md",
     "can be replicated from a transaction with READ COMMITTED": "rows that an older snapshot does not see would be missing",
+    "with the names of what they refer to": "the text of regclass changes in rows that nobody writes; see docs/types.md",
 }
 # Patterns of lines that show what a master has: a publication, replica identities, the schema wlc.
 SHOWN: dict[str, str] = {
@@ -63,6 +64,7 @@ FILES: dict[str, str] = {
     "publication": "what depends on replica identities, FULL for all tables; dbfarm's own publication is listed",
     "replica_identity": "what is shown of replica identities that were refused",
     "stats": "statements about tables without columns",
+    "type_sanity": "statements about a table of all types, regclass among them",
     "vacuum": "statements of a transaction with a table without columns",
 }
 # Files behind which replicas do not hold what the master holds, or the master does not publish. What is open is a defect:

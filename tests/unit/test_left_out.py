@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Ddl, Name
-from wlr.ddl.left_out import follow, forget, without_counterparts
+from wlr.ddl.left_out import THEN_RUN, follow, forget, to_retry, without_counterparts
 
 LISTED = {
     "SELECT for joe on table s.t": 'run GRANT SELECT ON TABLE "s"."t" TO "joe"',
@@ -45,6 +45,28 @@ def test_a_renamed_object_is_listed_under_its_new_name(kind: str, text: str, mov
             expected[what] = cause
     assert followed(kind, Name("s", "t"), text) == expected
     assert expected != LISTED
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('ALTER TABLE "s"."t" RENAME COLUMN "a" TO "b"', {"view s.w", "constraint k of table s.t"}),
+        ('ALTER TABLE "s"."u" RENAME TO "x"', {"view s.v", "constraint k of table s.t"}),
+        ('ALTER VIEW "s"."v" SET SCHEMA "z"', {"view s.w", "constraint k of table s.t"}),
+        ('ALTER SCHEMA "s" RENAME TO "z"', {"constraint k of table z.t"}),
+        ('ALTER TABLE "s"."t" ADD COLUMN "a" integer', {"view s.v", "view s.w", "constraint k of table s.t"}),
+    ],
+)
+def test_statements_are_given_up_that_name_what_has_another_name(text: str, kept: set[str]) -> None:
+    left_out = {
+        "view s.v": f"no f(){THEN_RUN}CREATE OR REPLACE VIEW s.v AS SELECT a FROM s.t",
+        "view s.w": f"no f(){THEN_RUN}CREATE OR REPLACE VIEW s.w AS SELECT 'a' FROM s.u",
+        "constraint k of table s.t": f'no f(){THEN_RUN}ALTER TABLE "s"."t" ADD CONSTRAINT "k" CHECK (f("a"))',
+        "view s.x": "it reads a file",
+    }
+    follow(left_out, Ddl("ALTER", Name("s", "t"), text, dialect="postgres"), text)
+    assert {what for what, _ in to_retry(left_out)} == kept
+    assert len(left_out) == 4
 
 
 def test_routines_have_names_of_their_own() -> None:

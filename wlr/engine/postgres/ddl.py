@@ -81,12 +81,11 @@ def access_of_accepted(step: Step) -> dict[str, str]:
     return found
 
 
-def warn_of_new(lacking: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Warn of what a replica lacks in other ways than before."""
-    for what, listed in lacking.items():
-        cause = left_out.without_statement(listed)
-        if what not in before or cause != left_out.without_statement(before[what]):
-            warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
+def warn_of_missing(lacking: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Warn of what a replica lacks until something else is there, in other ways than before."""
+    for what, statement in left_out.to_retry(lacking):
+        if before.get(what) != lacking[what] and not is_access(statement):
+            warnings.warn(f"{what} is left out: {left_out.without_statement(lacking[what])}", stacklevel=2)
 
 
 class SchemaChange:
@@ -201,14 +200,14 @@ class SchemaChange:
             return
         view = permitted_ddl.view_of(text)
         if cause:
-            self._left_out[what] = cause
+            self._leave_out(what, cause)
             if view is not None:
                 self.access.withdraw(view)
             return
         if kind in _ROUTINES and verb == "CREATE":
             what = self._told_apart(what, text)
         made = PostgresStatement(text, what if permitted_ddl.may_be_left_out(text) else None)
-        self.execute(made, view=view, is_change=verb == "ALTER", is_retried=verb == "CREATE")
+        self.execute(made, view=view, is_change=verb not in ("CREATE", "DROP"), is_retried=verb == "CREATE")
 
     def _told_apart(self, what: str, text: str) -> str:
         """Return how a routine is listed: with its arguments if another one of its name is listed."""
@@ -236,7 +235,7 @@ class SchemaChange:
         if error is None or isinstance(error.__cause__, _IS_THERE):
             del self._left_out[what]
         else:
-            self._left_out[what] = f"{error.cause}{left_out.OR_RUN}{statement}"
+            self._list(what, error, statement)
         return error is None
 
     def _lacks_names(self, ddl: Ddl) -> bool:
@@ -259,7 +258,7 @@ class SchemaChange:
         if found == [("foreign",)] or (found == [("base",)] and (is_domain or ddl.kind == "DROP TYPE")):
             return True
         if is_domain:
-            self._left_out[f"base type {ddl.object}"] = _ITS_VALUES
+            self._leave_out(f"base type {ddl.object}", _ITS_VALUES)
         return False
 
     def _do_without(self, text: str, ddl: Ddl, error: StepError) -> bool:
@@ -314,7 +313,7 @@ class SchemaChange:
             or self._try(statement, str(ddl.object))
         ):
             return False
-        self._left_out[f"partitioning of table {table}"] = "that of the table above it is left out"
+        self._leave_out(f"partitioning of table {table}", "that of the table above it is left out")
         return True
 
     def _try(self, statement: str, about: str) -> StepError | None:
@@ -348,8 +347,15 @@ class SchemaChange:
 
     def _list(self, what: str, error: StepError, statement: str) -> None:
         """List what is left out, with the statement that makes it; "" if none does."""
-        run_it = left_out.THEN_RUN if isinstance(error.__cause__, _LACKS_WHAT_COMES) else left_out.OR_RUN
-        self._left_out[what] = f"{error.cause}{run_it}{statement}" if statement else error.cause
+        if statement and isinstance(error.__cause__, _LACKS_WHAT_COMES):
+            # It may come in the same step, whose end warns of it.
+            self._left_out[what] = f"{error.cause}{left_out.THEN_RUN}{statement}"
+        else:
+            self._leave_out(what, error.cause, f"{left_out.OR_RUN}{statement}" if statement else "")
+
+    def _leave_out(self, what: str, cause: str, remedy: str = "") -> None:
+        self._left_out[what] = f"{cause}{remedy}"
+        warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
 
     def _is_there(self, name: Name) -> bool:
         return fetch(self._connection, "SELECT to_regclass(%s)::oid", [name.sql]) != [(None,)]
@@ -363,7 +369,7 @@ class SchemaChange:
             raise StepError(cause, table=str(ddl.object)) from error
         if made.left_out:
             what, _, cause = made.left_out.partition(" is left out: ")
-            self._left_out[what] = cause
+            self._leave_out(what, cause)
         if made.touches is not None and made.touches not in self._replicated and made.touches in catalog.kinds:
             # A table of the same name belongs to the replica's owner.
             raise StepError(f"table {made.touches} is not a replicated one", table=str(ddl.object))
@@ -410,8 +416,9 @@ class SchemaChange:
         if statement.what is None:
             run_foreign(self._connection, statement.sql)
             return
-        cause = "PostgreSQL has no counterpart"
-        if statement.sql:
+        if not statement.sql:
+            self._leave_out(statement.what, "PostgreSQL has no counterpart")
+        else:
             try:
                 with self._undoing():
                     self._run_foreign(statement.sql, view)
@@ -421,10 +428,8 @@ class SchemaChange:
             except StepError as error:
                 if is_change and (self._patterns or statement.what in self._left_out):
                     return
-                cause = error.cause
-                if is_retried and isinstance(error.__cause__, _LACKS_WHAT_COMES):
-                    cause += f"{left_out.THEN_RUN}{statement.sql}"
-        self._left_out[statement.what] = cause
+                is_lacking = isinstance(error.__cause__, _LACKS_WHAT_COMES)
+                self._list(statement.what, error, statement.sql if is_retried and is_lacking else "")
         if view is not None:
             self.access.withdraw(view)
 

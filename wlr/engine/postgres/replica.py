@@ -21,7 +21,7 @@ from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
-from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_new
+from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.names import MAIN, Names, refuse_schema
 from wlr.engine.state import after, changed
@@ -170,7 +170,7 @@ class OpenPostgres(OpenReplica):
         finally:
             if prepared:
                 net_changes.drop(self._workshop.duckdb, prepared)
-        warn_of_new(state.left_out, self.state.left_out)
+        warn_of_missing(state.left_out, self.state.left_out)
         self.state = state
 
     def _act_all(
