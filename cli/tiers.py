@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -187,21 +187,28 @@ def _push_report(done: wlc.Pushed) -> Fields:
 
 
 class Pruning:
-    """Prunes a relay between rounds, on its own schedule."""
+    """Prunes a relay between rounds, on its own schedule; refuses a relay without a policy."""
 
     def __init__(self, url: str, every: str | None, options: dict[str, object] | None) -> None:
         self._url = url
         self._every_s = parse_age(every).total_seconds() if every is not None else None
         self._options = options
         self._last = time.monotonic()
+        if self._every_s is not None:
+            # What pruning lacks is reported now, and not after days.
+            with suppress(UnavailableError):
+                self._prune(dry_run=True)
+
+    def _prune(self, *, dry_run: bool = False) -> None:
+        import wlc
+
+        wlc.prune(self._url, dry_run=dry_run, needs_policy=True, storage_options=self._options)
 
     def after(self, done: wlc.Shipped) -> wlc.Shipped:
         """Prune if it is time, and return what the round did."""
-        import wlc
-
         if self._every_s is not None and time.monotonic() - self._last >= self._every_s:
             self._last = time.monotonic()
-            wlc.prune(self._url, storage_options=self._options)
+            self._prune()
         return done
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from wlc.farm import newest_batches
+from wlc.farm.config import encode_config
 from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.model import (
@@ -293,13 +295,12 @@ def test_a_deletion_that_was_cut_short_is_found(database: FarmDatabase, make: Ma
 # Configuration
 
 
-def test_config_is_created_once_and_replaced_by_version(database: FarmDatabase) -> None:
+def test_config_is_created_once_and_changed(database: FarmDatabase) -> None:
     database.create_config(CONFIG)
     with pytest.raises(AlreadyExistsError):
         database.create_config(CONFIG)
-    config, version = database.config_versioned()
-    assert config == CONFIG
-    database.replace_config(replace(CONFIG, tick=5), version)
+    assert database.config() == CONFIG
+    assert database.change_config(lambda config: replace(config, tick=5)) == database.config()
     assert database.config().tick == 5
 
 
@@ -346,6 +347,28 @@ def test_config_is_rebuilt_from_the_log(database: FarmDatabase, make: Make, tmp_
     beat_s = 60.0 if present == "behind" else 300.0
     assert rebuilt == replace(CONFIG, batches=4, tick=30, write=TIME, beat_s=beat_s)
     assert database.config() == rebuilt
+
+
+@pytest.mark.parametrize("present", ["behind", "damaged"])
+def test_a_config_that_another_process_replaces_meanwhile_is_rebuilt_all_the_same(
+    database: FarmDatabase, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: str
+) -> None:
+    database.create_config(CONFIG)
+    publish_three(database, make)
+    other = open_database(database.url)
+    if present == "damaged":
+        (tmp_path / "farm/sales/wlc.config").write_bytes(b"tick=9")
+    rebuilt, others = FarmDatabase._rebuilt, iter([7.0, 8.0])
+
+    def meanwhile(self: FarmDatabase, present: Config | None, known: Config | None) -> Config:
+        found = rebuilt(self, present, known)
+        for beat_s in itertools.islice(others, 1):
+            data, version = encode_config(replace(CONFIG, beat_s=beat_s)), other.store.read_versioned("wlc.config")[1]
+            other.store.replace("wlc.config", data, version)
+        return found
+
+    monkeypatch.setattr(FarmDatabase, "_rebuilt", meanwhile)
+    assert database.rebuild_config() == replace(CONFIG, batches=4, tick=30, write=TIME, beat_s=8.0)
 
 
 def test_a_config_that_is_not_behind_is_left_alone(database: FarmDatabase, make: Make) -> None:

@@ -295,6 +295,22 @@ def take(database: FarmDatabase, tick: int) -> None:
     database.publish_snapshot(Manifest("sales", position, BEGIN + tick * DAY, "sales", (), (), ()), {})
 
 
+@pytest.mark.parametrize("policy", [None, KeepPolicy(snapshot_every=DAY)])
+def test_nothing_is_pruned_unattended_without_a_policy(database: FarmDatabase, policy: KeepPolicy | None) -> None:
+    publish(database, 3)
+    take(database, 3)
+    if policy is not None:
+        change_policy(database, lambda _: policy)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidError, match="has no policy of retention") as refused:
+            prune_database(database, now=BEGIN, dry_run=dry_run, needs_policy=True)
+        assert refused.value.hint == f"wlc retention {database.url} --keep 30d"
+    assert database.batch_numbers() == [1, 2, 3]
+    change_policy(database, lambda present: replace(present, keep=timedelta(0)))
+    prune_database(database, now=BEGIN + 9 * DAY, needs_policy=True)
+    assert database.batch_numbers() == [3]
+
+
 def test_the_window_is_that_of_the_log_and_pruning_says_it_before_and_after(database: FarmDatabase) -> None:
     assert (read_window(database).tick, read_window(database).is_whole) == (None, True)
     publish(database, 20)

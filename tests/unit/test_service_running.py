@@ -17,7 +17,7 @@ from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.service import supervisor
 from wlr.service.hooks import failure_environment, run_on_failure
 from wlr.service.job_states import Board, Done
-from wlr.service.jobs import FOLLOW, VERIFY, Work
+from wlr.service.jobs import FOLLOW, POLICY, PRUNE, SNAPSHOT, VERIFY, Work
 from wlr.service.last_done import ServiceMemory, memory_file
 from wlr.service.settings import ServiceOptions, ServiceSettings
 from wlr.service.supervisor import Service
@@ -160,7 +160,7 @@ def test_scheduled_work_waits_for_its_replica_is_done_once_and_remembered(desk: 
         return Done()
 
     every = timedelta(hours=1)
-    verifying = Work("copy", VERIFY, None, verify, every, is_heavy=True, follows=FOLLOW)
+    verifying = Work("copy", VERIFY, None, verify, every, is_heavy=True, follows=(FOLLOW,))
     desk.works = [desk.work("copy", do_round=follow), verifying]
     service = desk.service()
     service.start()
@@ -175,6 +175,36 @@ def test_scheduled_work_waits_for_its_replica_is_done_once_and_remembered(desk: 
     again.stop()
     assert desk.rounds == ["verify"]
     assert desk.board.get(("copy", VERIFY)).last_success is not None
+
+
+@pytest.mark.parametrize("fails", [None, POLICY, SNAPSHOT])
+def test_works_that_depend_on_each_other_go_in_order_whatever_thread_is_first(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, fails: str | None
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.01)
+    every, left = timedelta(hours=1), [fails]
+
+    def work(name: str, *follows: str) -> Work:
+        def do_round(turn) -> Done:
+            desk.rounds.append(name)
+            if name in left:
+                left.remove(name)
+                raise UnavailableError("away")
+            return Done()
+
+        is_once = name == POLICY
+        schedule = None if is_once else every
+        return Work("db", name, None, do_round, schedule, beat_s=lambda: 0.0, is_once=is_once, follows=follows)
+
+    desk.works = [work(PRUNE, POLICY, SNAPSHOT), work(SNAPSHOT, POLICY), work(POLICY)]
+    service = desk.service()
+    service.start()
+    until(lambda: {POLICY, PRUNE, SNAPSHOT} == {each.work for each in desk.board.all() if each.last_success})
+    service.stop()
+    tried = {None: [], POLICY: [POLICY], SNAPSHOT: []}[fails]
+    # A snapshot that fails is tried again, and does not keep the log from being pruned.
+    after = {None: [SNAPSHOT, PRUNE], POLICY: [SNAPSHOT, PRUNE], SNAPSHOT: [SNAPSHOT, PRUNE, SNAPSHOT]}[fails]
+    assert desk.rounds == [*tried, POLICY, *after]
 
 
 def test_heavy_works_take_turns_and_the_replica_goes_on_meanwhile(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,14 +125,10 @@ class FarmDatabase:
             MissingError: There is no such database in the farm.
             CorruptError: The file is damaged; `rebuild_config` makes it anew.
         """
-        return self.config_versioned()[0]
-
-    def config_versioned(self) -> tuple[Config, str]:
-        """Return what `wlc.config` says and the version that `replace_config` wants; raises as `config` does."""
         found = self._config.load()
         if found is None:
             raise self._no_config()
-        return found
+        return found[0]
 
     @property
     def _config(self) -> VersionedObject[Config]:
@@ -160,16 +157,6 @@ class FarmDatabase:
         """
         self.store.create(paths.CONFIG, encode_config(config))
         self._open_logs(config.logs).prepare()
-
-    def replace_config(self, config: Config, version: str | None) -> str:
-        """Replace the configuration if it still has `version` and return the new version.
-
-        Raises:
-            ConflictError: It was replaced meanwhile: read it again, then retry.
-        """
-        version = self._config.replace(config, version)
-        self._open_logs(config.logs)
-        return version
 
     def change_config(self, change: Callable[[Config], Config]) -> Config:
         """Replace the configuration by what a function makes of it, again if somebody else writes in between.
@@ -206,21 +193,27 @@ class FarmDatabase:
         Raises:
             MissingError: There is neither a configuration nor a log file nor a snapshot.
             GapError: The newest batch that the master has published is not there.
-            ConflictError: Another process replaced the configuration meanwhile: retry.
+            UnavailableError: Others keep changing it: try again.
         """
-        present, version = self._present_config()
-        rebuilt = self._rebuilt(present, known)
-        if rebuilt != present:
-            self.replace_config(rebuilt, version)
-        return rebuilt
+        config = self._config_or_damage.change(lambda present: self._rebuilt(present, known))
+        assert config is not None, "a rebuilt configuration is one"
+        self._open_logs(config.logs)
+        return config
 
-    def _present_config(self) -> tuple[Config | None, str | None]:
-        try:
-            return self.config_versioned()
-        except MissingError:
-            return None, None
-        except CorruptError:
-            return None, self.store.read_versioned(paths.CONFIG)[1]
+    @property
+    def _config_or_damage(self) -> VersionedObject[Config | None]:
+        """`wlc.config`, or None in its place if it is damaged."""
+
+        def decoded(data: bytes) -> Config | None:
+            with suppress(CorruptError):
+                return self._decoded_config(data)
+            return None
+
+        def encoded(config: Config | None) -> bytes:
+            assert config is not None, "damage is not written"
+            return encode_config(config)
+
+        return VersionedObject(self.store, paths.CONFIG, encoded, decoded)
 
     def _rebuilt(self, present: Config | None, known: Config | None) -> Config:
         if present is None:

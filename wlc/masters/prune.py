@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.keep_policy import KeepPolicy
+    from wlc.farm.store import StoredObject
 
 # No upload takes a day: an older unfinished one has no writer any more.
 _DEAD_S = 86400.0
@@ -39,6 +42,7 @@ def prune(
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
     keep_for: timedelta | str = KEEP_FOR,
+    needs_policy: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Retention:
     """Delete the log files and snapshots that neither the policy, a tag nor a live registered replica needs.
@@ -53,13 +57,15 @@ def prune(
         reach: Keep what is needed to replicate up to this time and any later one.
         keep_for: Keep what a reader that began this long ago, by the store's clock, may still be reading: a
             snapshot stays until the next one is older than this. As text, for example `1h`.
+        needs_policy: Refuse to decide without a policy; for programs that prune unattended.
         storage_options: Options of the farm's file system, over those that a source remembers.
 
     Returns:
         What was, or with `dry_run` would be, deleted and why.
 
     Raises:
-        InvalidError: The deadline is negative, or there is no such database.
+        InvalidError: The deadline is negative, there is no such database, or it has no policy and needs one. Nothing
+            was deleted.
         FencedError: The source is a copy of a master.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
@@ -68,7 +74,9 @@ def prune(
     database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
     database.config()  # A name that the farm does not hold is refused, instead of found empty.
     age = parse_age(keep_for) if isinstance(keep_for, str) else keep_for
-    return prune_database(database, deadline=deadline, reach=reach, keep_for=age, dry_run=dry_run)
+    return prune_database(
+        database, deadline=deadline, reach=reach, keep_for=age, dry_run=dry_run, needs_policy=needs_policy
+    )
 
 
 def prune_database(
@@ -79,6 +87,7 @@ def prune_database(
     keep_for: timedelta = timedelta(0),
     now: datetime | None = None,
     dry_run: bool = False,
+    needs_policy: bool = False,
 ) -> Retention:
     """Delete log files and snapshots that neither the policy, a tag nor a live replica needs.
 
@@ -93,20 +102,16 @@ def prune_database(
         keep_for: Keep what a reader that began this long ago may still be reading.
         now: Time of the decision; the machine's clock when omitted.
         dry_run: Decide only.
+        needs_policy: Refuse to decide without a policy.
 
     Returns:
         What was, or with `dry_run` would be, deleted and why.
 
     Raises:
+        InvalidError: There is no policy and one is needed; nothing was deleted.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
-    manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
-    listed = list(database.store.list(SNAPSHOTS))
-    arrived = {entry.path: entry.arrived for entry in listed}
-    points = [
-        SnapshotPoint(manifest.position, manifest.clock, arrived.get(manifest_path(manifest.position.tick)))
-        for manifest in manifests
-    ]
+    points, listed = _points(database)
     numbers, time = database.batch_numbers(), now or utc_now()
     is_empty_first = begins_empty([point.position.tick for point in points], numbers[0] if numbers else None)
     # A log without a snapshot stays.
@@ -123,7 +128,7 @@ def prune_database(
         registered = children(replicas(database))
         # What is judged later than that needs less.
         windows.update(windows or window_starts(database, numbers, registered))
-        wanted = read_policy(database), tags(database)
+        wanted = _policy(database, needs_policy=needs_policy), tags(database)
         while True:
             real = [point for point in points if not made_up.get(point.position.tick)]
             retention = decide(real, numbers, registered, time, deadline, reach, keep_for, windows, *wanted, ends)
@@ -141,6 +146,30 @@ def prune_database(
 
     retention = decided()
     return retention if dry_run else _pruned(database, retention, decided)
+
+
+def _points(database: FarmDatabase) -> tuple[list[SnapshotPoint], list[StoredObject]]:
+    """Return all snapshots by tick, and their files."""
+    manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
+    listed = list(database.store.list(SNAPSHOTS))
+    arrived = {entry.path: entry.arrived for entry in listed}
+    paths = [manifest_path(manifest.position.tick) for manifest in manifests]
+    points = [
+        SnapshotPoint(manifest.position, manifest.clock, arrived.get(path))
+        for manifest, path in zip(manifests, paths, strict=True)
+    ]
+    return points, listed
+
+
+def _policy(database: FarmDatabase, *, needs_policy: bool) -> KeepPolicy | None:
+    policy = read_policy(database)
+    if needs_policy and (policy is None or policy.keep is None):
+        raise InvalidError(
+            f"{database.url} has no policy of retention, so nothing of it is pruned unattended",
+            hint=f"wlc retention {shlex.quote(database.url)} --keep 30d",
+            path=database.url,
+        )
+    return policy
 
 
 def _is_founded(

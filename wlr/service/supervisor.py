@@ -103,6 +103,11 @@ class Service:
                 waiting()
             del self._runners[key]
 
+    def is_pending(self, key: tuple[str, str]) -> bool:
+        """Whether works that follow a work must wait for it; false if the file does not want that work."""
+        runner = self._runners.get(key)
+        return runner is not None and runner.is_pending
+
     @property
     def is_alive(self) -> bool:
         """Whether every work goes on; one whose thread is gone is a defect, and the service must begin anew."""
@@ -151,6 +156,14 @@ class _Runner:
         return not self._thread.is_alive()
 
     @property
+    def is_pending(self) -> bool:
+        """Whether works that follow this one must wait; see `Work.follows`."""
+        standing = self._board.get(self.work.key)
+        if self.work.every is None:
+            return not standing.last_success
+        return not standing.failing_since and self._due_in_s(self.work.every) <= 0
+
+    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive() or self._is_done
 
@@ -176,7 +189,7 @@ class _Runner:
         return self.work.beat_s() if self._has_begun else 0.0
 
     def _due_in_s(self, every: timedelta) -> float:
-        if self.work.follows and not self._board.get((self.work.item, self.work.follows)).last_success:
+        if any(self._service.is_pending((self.work.item, name)) for name in self.work.follows):
             return _LOOK_EVERY_S
         return due_in_s(self._memory.last(self.work.key), every, utc_now())
 
