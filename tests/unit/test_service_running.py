@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.service import supervisor
 from wlr.service.hooks import failure_environment, run_on_failure
@@ -207,6 +208,19 @@ def test_works_that_depend_on_each_other_go_in_order_whatever_thread_is_first(
     assert desk.rounds == [*tried, POLICY, *after]
 
 
+def test_work_goes_on_after_the_clock_was_days_ahead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_DUE_EVERY_S", 0.05)
+    desk.works = [desk.work("copy", every=timedelta(seconds=0.3))]
+    ServiceMemory(desk.folder / "memory.json").note(desk.works[0].key, utc_now() + timedelta(days=3))
+    service = desk.service()
+    service.start()
+    shown = desk.board.get(desk.works[0].key).last_success
+    assert shown is not None
+    assert shown <= utc_now()
+    until(lambda: len(desk.rounds) >= 2)
+    service.stop()
+
+
 def test_heavy_works_take_turns_and_the_replica_goes_on_meanwhile(desk: Desk) -> None:
     inside, most = [], []
 
@@ -267,4 +281,4 @@ def test_damaged_memory_counts_as_none(tmp_path: Path, monkeypatch: pytest.Monke
     file.parent.mkdir()
     for content in ("", "[]", '{"a b": 7}', '{"a b": "yesterday"}'):
         file.write_text(content)
-        assert ServiceMemory(file).last(("a", "b")) is None
+        assert ServiceMemory(file).last(("a", "b"), utc_now()) is None

@@ -143,7 +143,7 @@ class _Runner:
         self._observer = threading.Thread(target=self._observe, name=f"{name} observer", daemon=True)
 
     def start(self) -> None:
-        if last := self._memory.last(self.work.key):
+        if last := self._memory.last(self.work.key, utc_now()):
             self._board.change(self.work.key, lambda before: replace(before, last_success=before.last_success or last))
         else:
             self._board.change(self.work.key, lambda before: before)
@@ -191,7 +191,9 @@ class _Runner:
     def _due_in_s(self, every: timedelta) -> float:
         if any(self._service.is_pending((self.work.item, name)) for name in self.work.follows):
             return _LOOK_EVERY_S
-        return due_in_s(self._memory.last(self.work.key), every, utc_now())
+        now = utc_now()
+        self._board.change(self.work.key, lambda before: before.as_of(now))
+        return due_in_s(self._memory.last(self.work.key, now), every, now)
 
     def _round(self) -> Done | None:
         """Do a round; None if it was not due, or the service stopped meanwhile."""
