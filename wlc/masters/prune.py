@@ -12,7 +12,7 @@ from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.prune_notice import announced
-from wlc.farm.reachable_past import begins_empty, ends_of_histories, read_window, window_of
+from wlc.farm.reachable_past import begins_empty, ends_of_histories, first_of_unbroken, read_window, window_of
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.same_past import is_made_up
@@ -113,7 +113,7 @@ def prune_database(
     """
     points, listed = _points(database)
     numbers, time = database.batch_numbers(), now or utc_now()
-    is_empty_first = begins_empty([point.position.tick for point in points], numbers[0] if numbers else None)
+    is_empty_first = begins_empty(points[0].position if points else None, numbers[0] if numbers else None)
     # A log without a snapshot stays.
     oldest = "" if is_empty_first or not points else points[0].position.history
     ends = ends_of_histories(database, numbers, oldest)
@@ -230,11 +230,11 @@ def _with_windows(
     """Say how far back one can go before and after."""
     all_ = [(point.position, point.clock) for point in points]
     kept = [(position, clock) for position, clock in all_ if position.tick in retention.keep_snapshots]
-    first = numbers[0] if numbers else None
+    first = first_of_unbroken(numbers)
     commit = None
-    if begins_empty([position.tick for position, _ in all_], first):
+    if begins_empty(all_[0][0] if all_ else None, first):
         commit = read_window(database).clock
-    after = window_of(kept, retention.keep_batches[0] if retention.keep_batches else None, commit, ends)
+    after = window_of(kept, first_of_unbroken(retention.keep_batches), commit, ends)
     return replace(retention, before=window_of(all_, first, commit, ends), after=after)
 
 
