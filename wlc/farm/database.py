@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import newest_batches, paths
-from wlc.farm.config import decode_config, encode_config, first_config, with_batch, with_snapshot
+from wlc.farm.config import decode_config, encode_config, first_config, is_behind, with_batch, with_snapshot
 from wlc.farm.data_files import create_all, fetch_verified, hash_file
 from wlc.farm.did_you_mean import other_databases
-from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch, refuse_other_past
 from wlc.farm.manifest import decode_manifest, encode_manifest
 from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableFile, Transaction
@@ -25,7 +25,7 @@ from wlc.farm.versioned import VersionedObject
 from wlc.farm.witness import witness_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _GONE = "Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history."
@@ -215,6 +215,17 @@ class FarmDatabase:
 
         return VersionedObject(self.store, paths.CONFIG, encoded, decoded)
 
+    def repair_config(self, batches: Sequence[int], snapshots: Sequence[int]) -> None:
+        """Rebuild the configuration if it is behind what was listed; readers that may not write leave it as it is.
+
+        Args:
+            batches: Numbers of all batches, rising.
+            snapshots: Ticks of all snapshots, rising.
+        """
+        with suppress(FarmError, OSError):
+            if is_behind(self.config(), batches, snapshots):
+                self.rebuild_config()
+
     def _rebuilt(self, present: Config | None, known: Config | None) -> Config:
         if present is None:
             self._open_logs(known.logs if known else paths.LOGS)
@@ -226,7 +237,8 @@ class FarmDatabase:
         batch = self.read_batch(numbers[-1])[0] if numbers else None
         manifest = self.read_manifest(ticks[-1]) if ticks else None
         config = present or known or first_config(self.name)
-        if batch and batch.number >= config.batches:
+        # Another history's batch is one that ends what was before the present one.
+        if batch and batch.number >= config.batches and (present is None or batch.history == present.history):
             config = with_batch(config, batch)
         if manifest and (present is None or manifest.position.history == config.history):
             config = with_snapshot(config, manifest)

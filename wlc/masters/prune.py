@@ -201,6 +201,8 @@ def _pruned(database: FarmDatabase, retention: Retention, decided: Callable[[], 
     if not (retention.delete_batches or retention.delete_snapshots):
         _delete(database, retention)
         return retention
+    # A process that died after its snapshot has left the configuration at an older one.
+    database.repair_config(retention.keep_batches, retention.keep_snapshots)
     for _ in range(CHANGE_ATTEMPTS):
         before = retention
         assert before.after is not None
