@@ -15,11 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fault.breaker import DELAYS, Breaker, Fault, breakable_store
+from tests.fault.breaker import (
+    DELAYS,
+    DIES_AFTER,
+    DIES_BEFORE,
+    FAILS,
+    LOSES_ANSWER,
+    Breaker,
+    Died,
+    Fault,
+    breakable_store,
+)
 from tests.simulation.source import SimulatedSource, database_of, master_state
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
 from wlc.masters.claim import Wish, claim
@@ -183,3 +193,29 @@ def test_a_publisher_that_was_halted_harms_no_log_that_another_one_goes_on_with(
             error.add_note(breaker.broken)
             raise
     assert at > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [DIES_BEFORE, DIES_AFTER, FAILS, LOSES_ANSWER])
+@pytest.mark.parametrize("published", [0, 2])
+def test_a_history_whose_beginning_was_broken_off_begins_again(tmp_path: Path, how: str, published: int) -> None:
+    for at in itertools.count():
+        source = elsewhere(former(published))
+        database = database_of(source)
+        database.change_config(lambda config: replace(config, state=STOPPED))
+        breaker = Breaker(tmp_path / "none", tmp_path / f"image {at}", Fault(how, at))
+        (tmp_path / "none").mkdir(exist_ok=True)
+        with breakable_store(breaker, breaks=True), suppress(Died, FarmError):
+            claim(source, Wish(farm=FARM))
+        if at >= len(breaker.calls):
+            break
+        try:
+            # Readers can read what is there, whatever it is.
+            assert read_window(database).tick is not None
+            if not source.require_state().is_master:
+                claim(source, Wish(farm=FARM))
+            check_one_log(database, source)
+        except (AssertionError, FarmError) as error:
+            error.add_note(breaker.broken)
+            raise
+    assert at > 10
