@@ -136,9 +136,16 @@ def prune(
 
     options, after = storage_options(storage_option), timedelta(days=deadline)
 
-    def run(*, is_dry: bool) -> wlc.Retention:
+    def run(*, is_dry: bool, needs_policy: bool = False) -> wlc.Retention:
         with working("deciding what nobody needs" if is_dry else "deleting what nobody needs"):
-            return wlc.prune(db, farm=farm, dry_run=is_dry, deadline=after, keep_for=keep_for, storage_options=options)
+            return wlc.prune(
+                *(db, farm),
+                dry_run=is_dry,
+                deadline=after,
+                keep_for=keep_for,
+                needs_policy=needs_policy,
+                storage_options=options,
+            )
 
     found = run(is_dry=dry_run or not yes)
     if not dry_run and not yes:
@@ -148,7 +155,7 @@ def prune(
                 f" --keep-for {shlex.quote(keep_for)}" if keep_for != _KEEP_FOR else ""
             )
             _agree(db, found, place, f"wlc prune {place}{chosen} --yes")
-        found = run(is_dry=False)
+        found = run(is_dry=False, needs_policy=found.has_policy)
     return Fields(
         {
             "delete_batches": Numbers(found.delete_batches),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -193,21 +193,32 @@ def _push_report(done: wlc.Pushed) -> Fields:
 
 
 class Pruning:
-    """Prunes a relay between rounds, on its own schedule."""
+    """Prunes a relay between rounds, on its own schedule; refuses a relay without a policy."""
 
     def __init__(self, every: str | None, options: dict[str, object] | None) -> None:
         self._every_s = parse_age(every).total_seconds() if every is not None else None
         self._options = options
-        self._last = time.monotonic()
+        self._last: float | None = None
 
     def after(self, done: wlc.Shipped) -> wlc.Shipped:
         """Prune if it is time, and return what the round did."""
+        now = time.monotonic()
+        if self._every_s is None:
+            return done
+        if self._last is None:
+            # What pruning lacks is reported after the first round, and not after days.
+            with suppress(UnavailableError):
+                self._prune(done, dry_run=True)
+            self._last = now
+        elif now - self._last >= self._every_s:
+            self._last = now
+            self._prune(done)
+        return done
+
+    def _prune(self, done: wlc.Shipped, *, dry_run: bool = False) -> None:
         import wlc
 
-        if self._every_s is not None and time.monotonic() - self._last >= self._every_s:
-            self._last = time.monotonic()
-            wlc.prune(done.url, storage_options=self._options)
-        return done
+        wlc.prune(done.url, dry_run=dry_run, needs_policy=True, storage_options=self._options)
 
 
 TIER_COLUMNS = ("tier", "id", "kind", "state", "marks", "used", "fanout", "tick", "lag_s", "seen", "upstream", "url")

@@ -101,7 +101,7 @@ class HandmadeFarm:
                 self.parent,
             )
             self.chain = self.db.publish(batch, files.local())
-        self.db.replace_config(self._config(), self.db.config_versioned()[1])
+        self.db.change_config(lambda _: self._config())
         self.parent = None
 
     def take_back(self, chain: str, tick: int) -> None:
@@ -109,7 +109,7 @@ class HandmadeFarm:
         for entry in self.db.logs.list(paths.log_path(self.db.name, self.batch)):
             self.db.logs.delete(entry.path)
         self.batch, self.tick, self.chain = self.batch - 1, tick, chain
-        self.db.replace_config(self._config(), self.db.config_versioned()[1])
+        self.db.change_config(lambda _: self._config())
 
     def _transaction(self, records: Sequence[object] | None, files: _Files) -> Transaction:
         self.tick += 1

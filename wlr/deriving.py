@@ -17,6 +17,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
+from wlc.farm.log_end import chain_after
 from wlc.farm.model import Digest, Origin, Position
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.read_ahead import Fetcher
@@ -27,7 +28,7 @@ from wlc.farm.store import MissingError, join_url
 from wlr import log_reader
 from wlr.derivation.choice import chosen_tables
 from wlr.derivation.contents import StepContent
-from wlr.derivation.publishing import DerivedDatabase, as_own_snapshot, taken
+from wlr.derivation.publishing import DerivedDatabase, as_own_snapshot, final_batch, taken
 from wlr.derivation.settings import Derivation, add_derivation, find_derivation
 from wlr.engine.adapters import folder_target
 from wlr.engine.contract import NewReplica
@@ -243,6 +244,12 @@ class _Deriving:
                 " give another name with --as",
             )
         choice = self._checked(choice, manifest)
+        if manifest.position.tick > last + 1 and _is_there(self.place):
+            # Without a tick in between there is no batch to end the former history with, which a run that is halted
+            # now can still go on with: both are refused then, until another history begins.
+            last += 1
+            end = final_batch(self.place, Origin(before.history, last), newest)
+            number, chain = end.number, chain_after(self.place, end)
         history, parent = secrets.token_hex(8), Origin(before.history, last)
         mark = secrets.token_hex(32)
         return Derivation(self.place.url, history, manifest.position, choice, mark, parent, (number, chain))

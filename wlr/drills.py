@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -142,6 +143,9 @@ def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:
     """
     window = read_window(database)
     if window.tick is None:
+        if database.batch_numbers():
+            message = f"nothing of {database.url} can be restored: log files are missing behind its newest snapshot"
+            raise InvalidError(message, hint=f"wlc verify {shlex.quote(database.url)}", path=database.url)
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
     last = log_reader.last_tick(database, database.batch_numbers())
     # An empty database, with which a log without a snapshot at tick 0 begins, would prove nothing.

@@ -22,6 +22,7 @@ from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
+from wlc.farm.paths import parse_snapshot_folder
 from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.same_past import is_made_up
 from wlc.farm.seal.checksum import checksum
@@ -167,8 +168,12 @@ class _AuditRun:
             self._snapshot(manifest, numbers)
         if numbers and config.batches > numbers[-1] + 1:
             self._note(database.logs.url, f"{_batches(numbers[-1] + 1, config.batches - 1)} missing")
-        if config.snapshot and not any(config.snapshot.endswith(f"{tick:012d}") for tick in ticks):
+        named = parse_snapshot_folder(config.snapshot)
+        # A snapshot that is older than the newest one was pruned.
+        if named is not None and named > max(ticks, default=-1):
             self._note(f"{database.url}/{config.snapshot}", "wlc.config names this snapshot, and it is not there")
+        if not self._problems:
+            database.repair_config(numbers, ticks)
         self._note_for_witness(numbers)
         return FarmAudit(
             database.url,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wlc
-from wlc.farm.errors import UnavailableError, UnsupportedError
+from wlc.farm.config import naming_snapshot
+from wlc.farm.errors import CorruptError, UnavailableError, UnsupportedError
 from wlc.farm.lease import taking_snapshot
 from wlc.farm.model import Ddl, Manifest
 from wlr import log_reader
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Position
+    from wlc.farm.model import Config, Position
     from wlr.engine.contract import Target
 
 
@@ -68,9 +70,23 @@ def _publish(database: FarmDatabase, replica: Target, made_from: int | None) -> 
         schema = _with_originals(database, database.read_manifest(made_from), manifest.position) or schema
     manifest = replace(manifest, schema=schema[0], schema_after=schema[1], vector=_vector(database, manifest.position))
     published = database.publish_snapshot(manifest, files)
-    # The configuration, which names the newest snapshot, can be rebuilt at any time.
-    database.rebuild_config()
+    # What is there is there: who finds the configuration behind, as the next snapshot, prune or verify, repairs it.
+    with suppress(UnavailableError):
+        _name(database, published)
     return published
+
+
+def _name(database: FarmDatabase, manifest: Manifest) -> None:
+    """Let `wlc.config` name a snapshot of its history; that takes two requests, between which few others come."""
+    position = manifest.position
+
+    def named(config: Config) -> Config:
+        return naming_snapshot(config, position.tick) if config.history == position.history else config
+
+    try:
+        database.change_config(named)
+    except CorruptError:
+        database.rebuild_config()
 
 
 def _with_originals(

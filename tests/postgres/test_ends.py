@@ -253,10 +253,9 @@ def test_another_master_fences_off_the_first(bank: str, farm: str, cluster: Clus
     assert [row[0] for row in execute(other, LEFT)] == []
     # The farm is given to another database behind the first one's back.
     database = open_database("bank", farm)
-    config, version = database.config_versioned()
     from dataclasses import replace
 
-    database.replace_config(replace(config, history="f" * 16), version)
+    database.change_config(lambda config: replace(config, history="f" * 16))
     transfer(bank, 2)
     for operation in (wlc.flush, wlc.snapshot):
         with pytest.raises(FencedError):

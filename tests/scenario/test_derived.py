@@ -26,16 +26,17 @@ from tests.scenario.test_row_filters import KEY, KINDS, MASKS, T, filters
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import UnavailableError
+from wlc.farm.errors import FencedError, UnavailableError
 from wlc.farm.model import Clear, Ddl, Name
 from wlc.farm.paths import derived_path
 from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tests.conformance.targets import Kind
+    from wlc.farm.model import Batch
     from wlr.plan.row_filters import RowFilters
 
 
@@ -331,6 +332,33 @@ def test_what_is_chosen_is_remembered_and_kept_from_readers(tmp_path: Path, caps
 
 
 @pytest.mark.slow
+def test_a_run_that_was_halted_publishes_nothing_under_a_new_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm = small_farm(tmp_path)
+    url = beside(farm, "d")
+    wlr.derive(farm.url, "d", filters=wlr.row_filters(EVEN))
+    farm.publish([Rows("t", added=("4, 'd'",))], [Rows("t", added=("6, 'f'",))])
+    wlr.snapshot_from_log(farm.url, engine="local")
+    publish, halted = FarmDatabase.publish, ["once"]
+
+    def publish_late(database: FarmDatabase, batch: Batch, files: Mapping[str, Path]) -> str:
+        while database.name == "d" and halted:
+            halted.pop()
+            wlr.derive(farm.url, "d", filters=wlr.row_filters(["t: k > 2"]), anew=True)
+        return publish(database, batch, files)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FarmDatabase, "publish", publish_late)
+        with pytest.raises(FencedError):
+            wlr.derive(farm.url, "d")
+    farm.publish([Rows("t", added=("5, 'e'",))])
+    assert wlr.derive(farm.url, "d").batches == 1
+    assert rows(url) == {(3, "c"): 1, (4, "d"): 1, (5, "e"): 1, (6, "f"): 1}
+    assert not wlr.verify_farm(url).problems
+
+
+@pytest.mark.slow
 def test_a_new_history_begins_with_the_newest_snapshot(tmp_path: Path) -> None:
     farm = small_farm(tmp_path)
     url, into = beside(farm, "d"), tmp_path / "copy.duckdb"
@@ -365,7 +393,7 @@ def test_a_first_database_that_began_a_new_history_is_derived_anew(
     wlr.derive("first", "d", farm=farm, tables=["t"])
     wlc.stop(source)
     wlc.master(source, farm=farm)
-    with pytest.raises(wlr.InvalidError, match="ended at tick 1") as refused:
+    with pytest.raises(wlr.InvalidError, match="ended at tick 2") as refused:
         wlr.derive("first", "d", farm=farm)
     command, _, rest = str(refused.value.hint).partition(" begins ")
     assert rest == "a new history of it from the newest snapshot"

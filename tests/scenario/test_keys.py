@@ -150,9 +150,8 @@ def test_encryption_begins_with_a_new_history(source: Path, tmp_path: Path, encr
         wlc.master(source, storage_options=encryption)
     wlc.master(source, storage_options=encryption | {"allow_unencrypted": "true"})
     write(source, "INSERT INTO t VALUES (4, 'b')")
-    # The first snapshot of the new history stands on the last batch of the old one; from the next on nothing does.
-    wlc.snapshot(source)
-    assert wlr.replicate(farm_of(source), into=tmp_path / "copy.duckdb", storage_options=encryption).tick == 3
+    # The first snapshot of the new history stands on the batch that ended the old one, which is encrypted.
+    assert wlr.replicate(farm_of(source), into=tmp_path / "copy.duckdb", storage_options=encryption).tick == 4
     with pytest.raises(CorruptError, match="must be encrypted, and is not"):
         wlr.replicate(farm_of(source), into=tmp_path / "old.duckdb", tick=1, storage_options=encryption)
     allowing = encryption | {"allow_unencrypted": "true"}

@@ -189,7 +189,7 @@ def test_a_master_that_may_only_add(source: Path, tmp_path: Path, proxy: Proxy, 
     assert len(left) == 2
     with pytest.raises(FarmError, match="no permission"):
         wlc.prune(f"{s3_url}/sales", keep_for="0s", storage_options=options)
-    assert wlc.status(source, storage_options=options).batches == 2
+    assert wlc.status(source, storage_options=options).batches == 3
 
 
 def replicated(source: Path, s3_url: str, folder: Path) -> Path:

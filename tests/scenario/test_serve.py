@@ -28,10 +28,15 @@ import cli.wlr
 import wlc
 import wlr
 from cli.command import run_app
-from tests.lake import rebuilt
+from tests.lake import folder_of, rebuilt
 from tests.oracle import contents, file_contents
 from tests.ports import free_port
 from tests.scenario.test_secrets_everywhere import VARIABLES
+from wlr.service.job_states import Board
+from wlr.service.jobs import works_of
+from wlr.service.last_done import ServiceMemory
+from wlr.service.settings_file import read_settings
+from wlr.service.supervisor import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -249,6 +254,92 @@ def test_a_killed_service_goes_on_where_it_was(folder: Path) -> None:
     assert (wlc.tick("part", "farm"), wlr.verify_farm("part", farm="farm").problems) == (last, ())
     records = [json.loads(line) for line in (folder / "t.jsonl").read_text().splitlines()]
     assert len({json.dumps(record, sort_keys=True) for record in records}) == len(records)
+
+
+KEPT = """\
+[farms.main]
+url = "farm"
+
+[databases.sales]
+keep = "30d"
+prune_every = "1h"
+snapshot_from_log_every = "1h"
+
+[relays.branch]
+database = "sales"
+to = "branch"
+keep = "30d"
+prune_every = "1h"
+
+[replicas.lake]
+database = "sales"
+into = "lake/"
+keep = "9"
+prune_every = "1h"
+"""
+
+
+def pruned_once(folder: Path, text: str) -> dict[str, str]:
+    """Run the service until each prune was tried; return what went wrong."""
+    (folder / "dbfarm.toml").write_text(text)
+    board = Board()
+    running = Service(read_settings(folder / "dbfarm.toml"), board, ServiceMemory(folder / "none.json"))
+    running.start()
+    end = time.monotonic() + PATIENCE_S
+    prunes = [standing for standing in board.all() if standing.work == "prune"]
+    while not all(
+        board.get((each.item, each.work)).last_success or board.get((each.item, each.work)).message for each in prunes
+    ):
+        assert time.monotonic() < end, board.all()
+        time.sleep(0.05)
+    running.stop()
+    (folder / "none.json").unlink(missing_ok=True)
+    return {f"{each.item} {each.work}": each.message for each in board.all() if each.message}
+
+
+def test_what_deletes_follows_what_says_how_much_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "dbfarm.toml").write_text(KEPT)
+    works = works_of(read_settings(tmp_path / "dbfarm.toml"))
+    assert {work.item: work.follows for work in works if work.name == "prune"} == {
+        "databases.sales": ("policy", "snapshot"),
+        "relays.branch": ("follow",),
+        "replicas.lake": ("follow",),
+    }
+
+
+@pytest.mark.slow
+def test_no_prune_of_the_service_goes_by_less_than_its_file_says(folder: Path) -> None:
+    """Every kind of place that is pruned: the first prune after a start goes by what the file keeps."""
+    wlr.replicate("sales", into="lake", farm="farm", keep="0")
+    for value in (1, 2):
+        write(f"INSERT INTO t VALUES ({value}, 'x')")
+        wlc.snapshot("sales.duckdb")
+        wlr.replicate("sales", into="lake", farm="farm")
+    wlc.ship("sales", to="branch", farm="farm")
+    for place in ("farm", "branch"):
+        for file in Path(place).rglob("*"):
+            os.utime(file, (0, 0))
+
+    def held() -> list[list[int]]:
+        places = [wlc.resolve("sales", farm) for farm in ("farm", "branch")]
+        return [
+            *(place.batch_numbers() for place in places),
+            [tick for tick, *_ in folder_of("lake").manifests(3)],
+        ]
+
+    everything = held()
+    assert [len(each) for each in everything] == [3, 3, 4]
+    without = KEPT.replace('keep = "30d"\n', "")
+    refusals = pruned_once(folder, without)
+    assert sorted(refusals) == ["databases.sales prune", "relays.branch prune"]
+    assert all("has no policy of retention" in message for message in refusals.values())
+    assert held()[:2] == everything[:2]
+    for farm in ("farm", "branch"):
+        wlc.retention("sales", keep="0s", farm=farm)
+    assert pruned_once(folder, KEPT) == {}
+    assert held() == everything
+    assert pruned_once(folder, KEPT.replace('"30d"', '"0s"').replace('"9"', '"0"')) == {}
+    assert [len(each) for each in held()] == [1, 1, 1]
 
 
 def test_a_wrong_file_starts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

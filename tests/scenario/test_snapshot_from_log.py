@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -15,7 +19,10 @@ import wlc
 import wlr
 from tests.lake import lake_contents
 from tests.oracle import file_contents
+from wlc.farm.config import encode_config
 from wlc.farm.errors import InvalidError
+from wlc.farm.paths import snapshot_folder
+from wlc.farm.versioned import VersionedObject
 
 ROOT = Path(__file__).parents[2]
 WLC = [sys.executable, "-c", "from cli.wlc import main; main()"]
@@ -35,6 +42,45 @@ def source(tmp_path: Path) -> Path:
         connection.execute("ALTER TABLE t ADD COLUMN n BIGINT DEFAULT 7; CREATE VIEW v AS SELECT n FROM t")
         connection.execute("INSERT INTO t VALUES (nextval('ids') + 1000, NULL, NULL, 1); DELETE FROM t WHERE id < 100")
     return path
+
+
+@pytest.mark.slow
+def test_beside_a_master_that_always_writes_the_snapshot_stays_and_others_name_it(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that wlc.config does not name is no damage: prune and verify name it, whoever comes first."""
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO bag VALUES (1)")
+    database = wlc.resolve(source)
+    first = database.config().snapshot
+    replaced = VersionedObject.replace
+
+    def busy(self: VersionedObject[Any], value: Any, version: str | None) -> str:
+        # The master writes between any two requests of ours.
+        if self.path == "wlc.config":
+            self.store.replace(self.path, encode_config(replace(value, snapshot=first, beat_s=next(beats))), version)
+        return replaced(self, value, version)
+
+    beats = itertools.count(100.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(VersionedObject, "replace", busy)
+        taken = wlr.snapshot_from_log(database.url)
+    assert database.config().snapshot == first != snapshot_folder(taken.position.tick)
+    for kept in (timedelta(days=30), timedelta(0)):
+        wlc.retention(database.url, keep=kept)
+        database.change_config(lambda config: replace(config, snapshot=first))
+        audit = wlr.verify_farm(database.url)
+        assert (audit.problems, database.config().snapshot) == ((), snapshot_folder(taken.position.tick))
+        database.change_config(lambda config: replace(config, snapshot=first))
+        wlc.prune(database.url, keep_for="0s")
+    assert database.snapshot_ticks() == [taken.position.tick]
+    assert database.config().snapshot == snapshot_folder(taken.position.tick)
+    # A prune that may not write it leaves it behind, which is no damage either.
+    database.change_config(lambda config: replace(config, snapshot=first))
+    assert wlr.verify_farm(database.url).problems == ()
+    database.delete_snapshot(taken.position.tick)
+    (problem,) = wlr.verify_farm(database.url).problems
+    assert "wlc.config names this snapshot, and it is not there" in problem.problem
 
 
 @pytest.mark.slow

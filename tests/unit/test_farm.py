@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from wlc.farm import newest_batches
+from wlc.farm.config import encode_config, is_behind
 from wlc.farm.database import FarmDatabase, describe_file, open_database
-from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError, UnsupportedError
 from wlc.farm.model import (
     Batch,
     Change,
@@ -29,7 +31,7 @@ from wlc.farm.model import (
     TableFile,
     Transaction,
 )
-from wlc.farm.paths import data_path, with_stamp
+from wlc.farm.paths import data_path, snapshot_folder, with_stamp
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import AlreadyExistsError, MissingError, Store, StoredObject
 
@@ -293,13 +295,12 @@ def test_a_deletion_that_was_cut_short_is_found(database: FarmDatabase, make: Ma
 # Configuration
 
 
-def test_config_is_created_once_and_replaced_by_version(database: FarmDatabase) -> None:
+def test_config_is_created_once_and_changed(database: FarmDatabase) -> None:
     database.create_config(CONFIG)
     with pytest.raises(AlreadyExistsError):
         database.create_config(CONFIG)
-    config, version = database.config_versioned()
-    assert config == CONFIG
-    database.replace_config(replace(CONFIG, tick=5), version)
+    assert database.config() == CONFIG
+    assert database.change_config(lambda config: replace(config, tick=5)) == database.config()
     assert database.config().tick == 5
 
 
@@ -348,6 +349,28 @@ def test_config_is_rebuilt_from_the_log(database: FarmDatabase, make: Make, tmp_
     assert database.config() == rebuilt
 
 
+@pytest.mark.parametrize("present", ["behind", "damaged"])
+def test_a_config_that_another_process_replaces_meanwhile_is_rebuilt_all_the_same(
+    database: FarmDatabase, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: str
+) -> None:
+    database.create_config(CONFIG)
+    publish_three(database, make)
+    other = open_database(database.url)
+    if present == "damaged":
+        (tmp_path / "farm/sales/wlc.config").write_bytes(b"tick=9")
+    rebuilt, others = FarmDatabase._rebuilt, iter([7.0, 8.0])
+
+    def meanwhile(self: FarmDatabase, present: Config | None, known: Config | None) -> Config:
+        found = rebuilt(self, present, known)
+        for beat_s in itertools.islice(others, 1):
+            data, version = encode_config(replace(CONFIG, beat_s=beat_s)), other.store.read_versioned("wlc.config")[1]
+            other.store.replace("wlc.config", data, version)
+        return found
+
+    monkeypatch.setattr(FarmDatabase, "_rebuilt", meanwhile)
+    assert database.rebuild_config() == replace(CONFIG, batches=4, tick=30, write=TIME, beat_s=8.0)
+
+
 def test_a_config_that_is_not_behind_is_left_alone(database: FarmDatabase, make: Make) -> None:
     publish_three(database, make)
     config = replace(CONFIG, batches=4, tick=30, write=TIME, state=2, history="h2", parent=Origin("h1", 30))
@@ -361,6 +384,46 @@ def test_a_snapshot_that_began_a_history_counts_more_than_the_batch_before(datab
     rebuilt = database.rebuild_config()
     assert (rebuilt.history, rebuilt.tick, rebuilt.batches) == ("h2", 31, 4)
     assert rebuilt.snapshot == "snapshots/000000000031"
+
+
+@pytest.mark.parametrize(
+    "named, there, batches, expected",
+    [
+        (10, [10, 20], 4, 20),
+        (None, [20], 4, 20),
+        (20, [10, 20], 2, 20),
+        # Only its name shows that it was lost.
+        (30, [10, 20], 4, 30),
+        (30, [10, 20], 2, 30),
+        (10, [], 4, 10),
+    ],
+)
+def test_whoever_finds_a_config_behind_brings_it_forward_and_never_back(
+    database: FarmDatabase, make: Make, named: int | None, there: list[int], batches: int, expected: int
+) -> None:
+    chains = publish_three(database, make)
+    for tick in there:
+        database.publish_snapshot(manifest(Position("h1", tick, tick // 10, chains[tick // 10])), {})
+    folder = snapshot_folder(named) if named is not None else ""
+    database.create_config(replace(CONFIG, snapshot=folder, batches=batches, tick=10 * batches - 10, write=TIME))
+    database.repair_config(database.batch_numbers(), database.snapshot_ticks())
+    expected_config = replace(CONFIG, snapshot=snapshot_folder(expected), batches=4, tick=30, write=TIME)
+    assert database.config() == expected_config
+    assert not is_behind(database.config(), database.batch_numbers(), database.snapshot_ticks())
+
+
+def test_a_config_that_may_not_be_written_stays_behind(
+    database: FarmDatabase, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_three(database, make)
+    database.create_config(CONFIG)
+
+    def refused(*_: object) -> str:
+        raise UnsupportedError("no right to write")
+
+    monkeypatch.setattr(type(database.store), "replace", refused)
+    database.repair_config([1, 2, 3], [])
+    assert database.config() == CONFIG
 
 
 # Snapshots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wlc.farm.clock import format_age, parse_age
+from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.keep_policy import (
     KeepPolicy,
     change_policy,
@@ -25,11 +27,13 @@ from wlc.farm.keep_policy import (
 )
 from wlc.farm.model import Batch, Manifest, Origin, Position, Transaction
 from wlc.farm.paths import parse_tag_path, tag_path
-from wlc.farm.reachable_past import Window, read_window, window_of
+from wlc.farm.reachable_past import Window, first_of_unbroken, read_window, window_of
 from wlc.farm.registry import Replica
 from wlc.farm.tags import Tag, add_tag, check_tag_name, decode_tag, delete_tag, encode_tag, find_tag, tags
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import SnapshotPoint, decide
+from wlr.log_reader import choose_snapshot, steps_after
+from wlr.plan.stop import Stop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -291,8 +295,60 @@ def publish(database: FarmDatabase, last: int) -> None:
 
 
 def take(database: FarmDatabase, tick: int) -> None:
-    position = Position("h", tick, tick, database.read_batch(tick)[1])
+    position = Position("h", tick, tick, database.read_batch(tick)[1] if tick else "")
     database.publish_snapshot(Manifest("sales", position, BEGIN + tick * DAY, "sales", (), (), ()), {})
+
+
+def reached(database: FarmDatabase, last: int) -> set[int]:
+    """The ticks to which reading the snapshots and the log leads."""
+    found = set()
+    for tick in range(last + 1):
+        with suppress(ExpiredError, GapError, InvalidError):
+            manifest = choose_snapshot(database, Stop(tick=tick))
+            end = manifest.position.tick if manifest else 0
+            for step in steps_after(database, manifest, Stop(tick=tick)):
+                end = step.last
+            found |= {tick} if end == tick else set()
+    return found
+
+
+@pytest.mark.parametrize("snapshots", [(), (0,), (2,), (0, 3), (4,), (0, 2, 5), (5,)])
+@pytest.mark.parametrize("missing", [(), (1,), (2,), (3,), (2, 4), (5,), (1, 2, 3, 4, 5)])
+def test_how_far_back_one_can_go_is_what_is_really_there(
+    database: FarmDatabase, snapshots: tuple[int, ...], missing: tuple[int, ...]
+) -> None:
+    """Every batch can be missing, wherever the snapshots are: what is promised can be read, and no more."""
+    last = 5
+    publish(database, last)
+    for tick in snapshots:
+        take(database, tick)
+    database.create_config(replace(first_config("sales"), batches=last + 1, tick=last, history="h"))
+    for number in missing:
+        database.delete_batch(number)
+    window, ticks = read_window(database), reached(database, last)
+    assert {tick for tick in range(last + 1) if window.holds(tick)} <= ticks
+    unbroken = [tick for tick in range(max(missing, default=0), last + 1) if set(range(tick, last + 1)) <= ticks]
+    assert window.tick == (unbroken[0] if unbroken else None)
+    if last not in missing:
+        points = [(database.read_manifest(tick).position, BEGIN) for tick in snapshots]
+        # Pruning decides by what it has read.
+        assert window_of(points, first_of_unbroken(database.batch_numbers()), None).tick == window.tick
+
+
+@pytest.mark.parametrize("policy", [None, KeepPolicy(snapshot_every=DAY)])
+def test_nothing_is_pruned_unattended_without_a_policy(database: FarmDatabase, policy: KeepPolicy | None) -> None:
+    publish(database, 3)
+    take(database, 3)
+    if policy is not None:
+        change_policy(database, lambda _: policy)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidError, match="has no policy of retention") as refused:
+            prune_database(database, now=BEGIN, dry_run=dry_run, needs_policy=True)
+        assert refused.value.hint == f"wlc retention {database.url} --keep 30d"
+    assert database.batch_numbers() == [1, 2, 3]
+    change_policy(database, lambda present: replace(present, keep=timedelta(0)))
+    prune_database(database, now=BEGIN + 9 * DAY, needs_policy=True)
+    assert database.batch_numbers() == [3]
 
 
 def test_the_window_is_that_of_the_log_and_pruning_says_it_before_and_after(database: FarmDatabase) -> None:

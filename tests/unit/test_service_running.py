@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.service import supervisor
 from wlr.service.hooks import failure_environment, run_on_failure
 from wlr.service.job_states import Board, Done
-from wlr.service.jobs import FOLLOW, VERIFY, Work
+from wlr.service.jobs import FOLLOW, POLICY, PRUNE, SNAPSHOT, VERIFY, Work
 from wlr.service.last_done import ServiceMemory, memory_file
 from wlr.service.settings import ServiceOptions, ServiceSettings
 from wlr.service.supervisor import Service
@@ -160,7 +161,7 @@ def test_scheduled_work_waits_for_its_replica_is_done_once_and_remembered(desk: 
         return Done()
 
     every = timedelta(hours=1)
-    verifying = Work("copy", VERIFY, None, verify, every, is_heavy=True, follows=FOLLOW)
+    verifying = Work("copy", VERIFY, None, verify, every, is_heavy=True, follows=(FOLLOW,))
     desk.works = [desk.work("copy", do_round=follow), verifying]
     service = desk.service()
     service.start()
@@ -175,6 +176,49 @@ def test_scheduled_work_waits_for_its_replica_is_done_once_and_remembered(desk: 
     again.stop()
     assert desk.rounds == ["verify"]
     assert desk.board.get(("copy", VERIFY)).last_success is not None
+
+
+@pytest.mark.parametrize("fails", [None, POLICY, SNAPSHOT])
+def test_works_that_depend_on_each_other_go_in_order_whatever_thread_is_first(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, fails: str | None
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.01)
+    every, left = timedelta(hours=1), [fails]
+
+    def work(name: str, *follows: str) -> Work:
+        def do_round(turn) -> Done:
+            desk.rounds.append(name)
+            if name in left:
+                left.remove(name)
+                raise UnavailableError("away")
+            return Done()
+
+        is_once = name == POLICY
+        schedule = None if is_once else every
+        return Work("db", name, None, do_round, schedule, beat_s=lambda: 0.0, is_once=is_once, follows=follows)
+
+    desk.works = [work(PRUNE, POLICY, SNAPSHOT), work(SNAPSHOT, POLICY), work(POLICY)]
+    service = desk.service()
+    service.start()
+    until(lambda: {POLICY, PRUNE, SNAPSHOT} == {each.work for each in desk.board.all() if each.last_success})
+    service.stop()
+    tried = {None: [], POLICY: [POLICY], SNAPSHOT: []}[fails]
+    # A snapshot that fails is tried again, and does not keep the log from being pruned.
+    after = {None: [SNAPSHOT, PRUNE], POLICY: [SNAPSHOT, PRUNE], SNAPSHOT: [SNAPSHOT, PRUNE, SNAPSHOT]}[fails]
+    assert desk.rounds == [*tried, POLICY, *after]
+
+
+def test_work_goes_on_after_the_clock_was_days_ahead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_DUE_EVERY_S", 0.05)
+    desk.works = [desk.work("copy", every=timedelta(seconds=0.3))]
+    ServiceMemory(desk.folder / "memory.json").note(desk.works[0].key, utc_now() + timedelta(days=3))
+    service = desk.service()
+    service.start()
+    shown = desk.board.get(desk.works[0].key).last_success
+    assert shown is not None
+    assert shown <= utc_now()
+    until(lambda: len(desk.rounds) >= 2)
+    service.stop()
 
 
 def test_heavy_works_take_turns_and_the_replica_goes_on_meanwhile(desk: Desk) -> None:
@@ -237,4 +281,4 @@ def test_damaged_memory_counts_as_none(tmp_path: Path, monkeypatch: pytest.Monke
     file.parent.mkdir()
     for content in ("", "[]", '{"a b": 7}', '{"a b": "yesterday"}'):
         file.write_text(content)
-        assert ServiceMemory(file).last(("a", "b")) is None
+        assert ServiceMemory(file).last(("a", "b"), utc_now()) is None

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
 from wlc.farm.errors import CorruptError, FencedError, UnavailableError
+from wlc.farm.keep_policy import KeepPolicy
 from wlc.farm.store import MissingError
+from wlc.masters.due_snapshots import is_due
 from wlr.service.job_states import Done, Observed, WorkStanding
+from wlr.service.last_done import ServiceMemory
 from wlr.service.schedule import FAILURE_CLASSES, class_of, due_in_s, is_alarm, pause_s
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -23,12 +30,28 @@ HOUR = timedelta(hours=1)
         (NOW - timedelta(minutes=59), 60),
         (NOW - HOUR, 0),
         (NOW - 9 * HOUR, 0),
-        # The clock was set back by a day: it counts as done now, and is not put off for a day.
-        (NOW + timedelta(days=1), 3600),
     ],
 )
 def test_what_is_due(last: datetime | None, expected: float) -> None:
     assert due_in_s(last, HOUR, NOW) == expected
+
+
+def test_no_time_to_come_puts_anything_off(tmp_path: Path) -> None:
+    """The clock was days ahead when the work was done, failed or a snapshot arrived, and was set back."""
+    key, ahead, later = ("db", "verify"), NOW + timedelta(days=3), NOW + HOUR
+    ServiceMemory(tmp_path / "m").note(key, ahead)
+    for memory in (ServiceMemory(tmp_path / "m"), ServiceMemory(tmp_path / "m")):
+        assert due_in_s(memory.last(key, NOW), HOUR, NOW) == 3600
+        assert due_in_s(memory.last(key, later), HOUR, later) == 0
+    standing = WorkStanding(*key).after(Done(), ahead)
+    assert standing.as_of(NOW).last_success == NOW
+    failing = standing.after_failure(UnavailableError("away"), ahead)
+    assert failing.as_of(NOW).failing_since == failing.after_failure(UnavailableError("away"), NOW).failing_since == NOW
+    assert standing.as_of(ahead + HOUR) == standing
+    policy = KeepPolicy(snapshot_every=timedelta(days=1))
+    assert is_due(policy, 2, 1, ahead, NOW)
+    # A store's clock may be some minutes ahead.
+    assert not is_due(policy, 2, 1, NOW + timedelta(minutes=9), NOW)
 
 
 def pauses(error: Exception, count: int, *, is_heavy: bool = False) -> list[float]:

@@ -146,6 +146,7 @@ DATABASE = "[databases.sales]\n"
         (FEED.replace("t.jsonl", "ftp://h/t"), "", "feeds.t.to: ftp://h/t is neither a file nor a topic of Kafka"),
         (RELAY, 'limit_rate = "fast"', "relays.r.limit_rate: 'fast' is not a number of bytes per second"),
         (DERIVED, 'where = "region"', "derived.eu.where: --where 'region' names no table"),
+        (DATABASE + '[databases.other]\n', 'name = "sales"', "databases.other.name: is the same as that of databases.sales"),
         (DERIVED, 'name = "a/b"', "derived.eu.name: 'a/b' cannot name a database"),
         (DERIVED + DERIVED.replace(".eu", ".us"), 'name = "eu"', "derived.us.name: is the same as that of derived.eu"),
         (DATABASE, 'verify_window = "30d"', "databases.sales.verify_window: is of no use without verify_every"),

@@ -9,11 +9,11 @@ from wlc.farm.beat import BEAT_S, format_beat, parse_beat
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Config, Origin
-from wlc.farm.paths import LOGS, check_database_name, check_relative, is_token, snapshot_folder
+from wlc.farm.paths import LOGS, check_database_name, check_relative, is_token, parse_snapshot_folder, snapshot_folder
 from wlc.farm.seal.checksum import checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from wlc.farm.model import Batch, Manifest
@@ -112,10 +112,30 @@ def with_batch(config: Config, batch: Batch) -> Config:
     return replace(config, batches=batch.number + 1)
 
 
+def naming_snapshot(config: Config, tick: int) -> Config:
+    """Return a configuration that names a snapshot, unless it names a newer one."""
+    named = parse_snapshot_folder(config.snapshot)
+    return config if named is not None and named >= tick else replace(config, snapshot=snapshot_folder(tick))
+
+
+def is_behind(config: Config, batches: Sequence[int], snapshots: Sequence[int]) -> bool:
+    """Say whether a configuration lacks what the farm holds, as `FarmDatabase.rebuild_config` would add it.
+
+    Args:
+        config: Read before the others.
+        batches: Numbers of all batches, rising.
+        snapshots: Ticks of all snapshots, rising.
+    """
+    named = parse_snapshot_folder(config.snapshot)
+    return (bool(batches) and config.batches <= batches[-1]) or (
+        bool(snapshots) and (named is None or named < snapshots[-1])
+    )
+
+
 def with_snapshot(config: Config, manifest: Manifest) -> Config:
     """Return a configuration that has followed a snapshot."""
     position = manifest.position
-    config = replace(config, snapshot=snapshot_folder(position.tick))
+    config = naming_snapshot(config, position.tick)
     if position.batch + 1 < config.batches or (position.tick <= config.tick and position.history == config.history):
         return config
     # No batch followed the snapshot yet: it is the newest of what is known, and may have begun a new history.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import newest_batches, paths
-from wlc.farm.config import decode_config, encode_config, first_config, with_batch, with_snapshot
+from wlc.farm.config import decode_config, encode_config, first_config, is_behind, with_batch, with_snapshot
 from wlc.farm.data_files import create_all, fetch_verified, hash_file
 from wlc.farm.did_you_mean import other_databases
-from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch, refuse_other_past
 from wlc.farm.manifest import decode_manifest, encode_manifest
 from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableFile, Transaction
@@ -24,7 +25,7 @@ from wlc.farm.versioned import VersionedObject
 from wlc.farm.witness import witness_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _GONE = "Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history."
@@ -124,14 +125,10 @@ class FarmDatabase:
             MissingError: There is no such database in the farm.
             CorruptError: The file is damaged; `rebuild_config` makes it anew.
         """
-        return self.config_versioned()[0]
-
-    def config_versioned(self) -> tuple[Config, str]:
-        """Return what `wlc.config` says and the version that `replace_config` wants; raises as `config` does."""
         found = self._config.load()
         if found is None:
             raise self._no_config()
-        return found
+        return found[0]
 
     @property
     def _config(self) -> VersionedObject[Config]:
@@ -160,16 +157,6 @@ class FarmDatabase:
         """
         self.store.create(paths.CONFIG, encode_config(config))
         self._open_logs(config.logs).prepare()
-
-    def replace_config(self, config: Config, version: str | None) -> str:
-        """Replace the configuration if it still has `version` and return the new version.
-
-        Raises:
-            ConflictError: It was replaced meanwhile: read it again, then retry.
-        """
-        version = self._config.replace(config, version)
-        self._open_logs(config.logs)
-        return version
 
     def change_config(self, change: Callable[[Config], Config]) -> Config:
         """Replace the configuration by what a function makes of it, again if somebody else writes in between.
@@ -206,21 +193,38 @@ class FarmDatabase:
         Raises:
             MissingError: There is neither a configuration nor a log file nor a snapshot.
             GapError: The newest batch that the master has published is not there.
-            ConflictError: Another process replaced the configuration meanwhile: retry.
+            UnavailableError: Others keep changing it: try again.
         """
-        present, version = self._present_config()
-        rebuilt = self._rebuilt(present, known)
-        if rebuilt != present:
-            self.replace_config(rebuilt, version)
-        return rebuilt
+        config = self._config_or_damage.change(lambda present: self._rebuilt(present, known))
+        assert config is not None, "a rebuilt configuration is one"
+        self._open_logs(config.logs)
+        return config
 
-    def _present_config(self) -> tuple[Config | None, str | None]:
-        try:
-            return self.config_versioned()
-        except MissingError:
-            return None, None
-        except CorruptError:
-            return None, self.store.read_versioned(paths.CONFIG)[1]
+    @property
+    def _config_or_damage(self) -> VersionedObject[Config | None]:
+        """`wlc.config`, or None in its place if it is damaged."""
+
+        def decoded(data: bytes) -> Config | None:
+            with suppress(CorruptError):
+                return self._decoded_config(data)
+            return None
+
+        def encoded(config: Config | None) -> bytes:
+            assert config is not None, "damage is not written"
+            return encode_config(config)
+
+        return VersionedObject(self.store, paths.CONFIG, encoded, decoded)
+
+    def repair_config(self, batches: Sequence[int], snapshots: Sequence[int]) -> None:
+        """Rebuild the configuration if it is behind what was listed; readers that may not write leave it as it is.
+
+        Args:
+            batches: Numbers of all batches, rising.
+            snapshots: Ticks of all snapshots, rising.
+        """
+        with suppress(FarmError, OSError):
+            if is_behind(self.config(), batches, snapshots):
+                self.rebuild_config()
 
     def _rebuilt(self, present: Config | None, known: Config | None) -> Config:
         if present is None:
@@ -233,7 +237,8 @@ class FarmDatabase:
         batch = self.read_batch(numbers[-1])[0] if numbers else None
         manifest = self.read_manifest(ticks[-1]) if ticks else None
         config = present or known or first_config(self.name)
-        if batch and batch.number >= config.batches:
+        # Another history's batch is one that ends what was before the present one.
+        if batch and batch.number >= config.batches and (present is None or batch.history == present.history):
             config = with_batch(config, batch)
         if manifest and (present is None or manifest.position.history == config.history):
             config = with_snapshot(config, manifest)

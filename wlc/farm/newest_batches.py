@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,8 @@ class Log(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
     @property
     def logs(self) -> Store: ...
     def config(self) -> Config: ...
@@ -93,7 +96,11 @@ def read_log_file(database: Log, number: int) -> bytes:
         return database.logs.read(path)
     except MissingError as error:
         message = f"batch {number} of {database.name} is missing, batch {later[0]} is there"
-        raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
+        hint = (
+            f"Put it back, or see which ticks can be reached without it: wlc retention {shlex.quote(database.url)};"
+            " wlr replicate --rebase makes a replica anew"
+        )
+        raise GapError(message, hint=hint, path=where) from error
 
 
 def _exists(database: Log, number: int) -> bool:

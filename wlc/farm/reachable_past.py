@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Origin
+from wlc.farm.paths import log_path
 from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ class Window(ForPeople):
     """What can be gone back to.
 
     Attributes:
-        tick: This tick and every later one can be reached, but for `lost`; None where nothing was published.
+        tick: This tick and every later one can be reached, but for `lost`; None where nothing was published, or log
+            files are missing behind the newest snapshot.
         clock: When its transaction was committed, or that of tick 1 where the log begins with an empty database.
-        older: Ticks of single snapshots before it, rising: the log after them was pruned.
+        older: Ticks of single snapshots before it, rising: of the log after them, batches were pruned or are missing.
         is_whole: Nothing was ever there that cannot be reached any more.
         lost: First and last ticks of what cannot be reached after `tick`: from the end of a history to the first
             snapshot of the next one that is there, where that grew from elsewhere. None for the last: there is none.
@@ -71,27 +73,38 @@ def window_of(
 
     Args:
         snapshots: Position and time of each, rising.
-        first_batch: Number of the oldest batch; None without a log.
+        first_batch: As of `first_of_unbroken`; None without a log.
         first_commit: Time of the first transaction, where the log begins with an empty database; else ignored.
         ends: As of `ends_of_histories`.
     """
     ticks = [position.tick for position, _ in snapshots]
-    if begins_empty(ticks, first_batch):
+    if begins_empty(snapshots[0][0] if snapshots else None, first_batch):
         return Window(0, first_commit, (), is_whole=True, lost=lost_between(ends, ticks, 0))
     if not snapshots:
         return Window(None, None, (), is_whole=first_batch is None)
-    at = bisect_left(snapshots, True, key=lambda found: is_joined(found[0], first_batch))
     # Without a log, only the last snapshot goes on.
-    at = min(at, len(snapshots) - 1) if first_batch is not None else len(snapshots) - 1
+    at = len(snapshots) - 1
+    if first_batch is not None:
+        at = bisect_left(snapshots, True, key=lambda found: is_joined(found[0], first_batch))
+    if at == len(snapshots):
+        return Window(None, None, tuple(ticks))
     position, clock = snapshots[at]
     older = tuple(found.tick for found, _ in snapshots[:at])
     lost = lost_between(ends, ticks, position.tick)
     return Window(position.tick, clock, older, is_whole=position.batch == 0 and not older, lost=lost)
 
 
-def begins_empty(snapshot_ticks: Sequence[int], first_batch: int | None) -> bool:
-    """Say whether a log begins with an empty database: a log that begins with a snapshot has one at tick 0."""
-    return first_batch == 1 and (not snapshot_ticks or snapshot_ticks[0] > 0)
+def begins_empty(oldest: Position | None, first_batch: int | None) -> bool:
+    """Say whether a log begins with an empty database, and not with the oldest snapshot, given its position."""
+    return first_batch == 1 and (oldest is None or oldest.batch > 0)
+
+
+def first_of_unbroken(batches: Sequence[int]) -> int | None:
+    """Return the first of rising numbers of batches after which none is missing; None without batches."""
+    if not batches:
+        return None
+    before_last = batches[-1] - len(batches) + 1
+    return batches[bisect_left(range(len(batches)), before_last, key=lambda place: batches[place] - place)]
 
 
 def is_joined(position: Position, first_batch: int | None) -> bool:
@@ -105,9 +118,14 @@ def read_window(database: FarmDatabase) -> Window:
     Raises:
         CorruptError: A manifest or the first log file is damaged.
     """
+    named = _named_batch(database)
     numbers, ticks = database.batch_numbers(), database.snapshot_ticks()
-    first = numbers[0] if numbers else None
-    if begins_empty(ticks, first):
+    first = first_of_unbroken(numbers)
+    if named > (numbers[-1] if numbers else 0) and not database.logs.exists(log_path(database.name, named)):
+        # Nothing is read of a log whose end is missing.
+        return Window(None, None)
+    oldest = database.read_manifest(ticks[0]).position if ticks and first == 1 else None
+    if begins_empty(oldest, first):
         batch, _ = database.read_batch(1)
         commits = (transaction.committed for transaction in batch.transactions if transaction.committed is not None)
         lost = lost_between(ends_of_histories(database, numbers, batch.history), ticks, 0)
@@ -117,11 +135,20 @@ def read_window(database: FarmDatabase) -> Window:
     at = len(ticks) - 1
     if first is not None:
         at = bisect_left(ticks, True, key=lambda tick: is_joined(database.read_manifest(tick).position, first))
-    at = min(at, len(ticks) - 1)
+    if at == len(ticks):
+        return Window(None, None, tuple(ticks))
     manifest = database.read_manifest(ticks[at])
     found = window_of([(manifest.position, manifest.clock)], first, None)
     lost = lost_between(ends_of_histories(database, numbers, manifest.position.history), ticks, manifest.position.tick)
     return Window(found.tick, found.clock, tuple(ticks[:at]), is_whole=found.is_whole and not at, lost=lost)
+
+
+def _named_batch(database: FarmDatabase) -> int:
+    """Return the number of the last batch that `wlc.config` knows, 0 if it knows none."""
+    try:
+        return database.config().batches - 1
+    except (MissingError, CorruptError):
+        return 0
 
 
 def ends_of_histories(database: FarmDatabase, numbers: Sequence[int], history: str) -> list[int]:

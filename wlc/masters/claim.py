@@ -16,14 +16,15 @@ from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
+from wlc.farm.log_end import chain_after, end_log
 from wlc.farm.model import Origin
-from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import LOGS, check_database_name
 from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import database_of
 from wlc.masters.fence import own
+from wlc.masters.handover import final_batch
 from wlc.masters.state import MasterState
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.errors import FencedError
-    from wlc.farm.model import Config
+    from wlc.farm.model import Batch, Config
     from wlc.masters.contract import Source
     from wlc.masters.state import SiteState
 
@@ -186,12 +187,13 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
     present = _claimable(place)
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
-    state = _first_state(database, present, place.old, wish)
+    end = final_batch(database, present) if present is not None else None
+    state = _first_state(database, present, end, place.old, wish)
     if wish.membership is not None:
         site = wish.membership.site
         state = replace(state, site=site, vector={**site.contained, **state.vector})
     source.install(state)
-    _take_over(place, present, replace(state.config(), state=STOPPED))
+    _take_over(place, present, state, end)
     if present is not None or source.has_objects():
         source.take_snapshot(database, is_first=True)
     state = source.require_state()
@@ -236,16 +238,24 @@ def _claimable(place: _Place) -> Config | None:
     raise place.taken()
 
 
-def _take_over(place: _Place, present: Config | None, ours: Config) -> None:
-    """Make the farm's database ours, unless somebody else did since we looked."""
+def _take_over(place: _Place, present: Config | None, state: MasterState, end: Batch | None) -> None:
+    """Make the farm's database ours, unless somebody else did since we looked, and end the log of its last master."""
+    ours = replace(state.config(), state=STOPPED)
+    if present is not None and end is not None:
+        # Until the log is ended, the configuration must not say that it is.
+        claimed = replace(ours, batches=present.batches, tick=present.tick, write=present.write)
 
-    def take_over(config: Config) -> Config:
-        if config not in (present, ours):
-            raise place.taken()
-        return ours
+        def take_over(config: Config) -> Config:
+            if config not in (present, claimed):
+                raise place.taken()
+            return claimed
 
-    if present is not None:
+        def go_behind(config: Config) -> Config:
+            return replace(own(config, state), batches=ours.batches, tick=ours.tick, write=ours.write)
+
         place.database.change_config(take_over)
+        end_log(place.database, end)
+        place.database.change_config(go_behind)
         return
     try:
         place.database.create_config(ours)
@@ -253,8 +263,10 @@ def _take_over(place: _Place, present: Config | None, ours: Config) -> None:
         raise place.taken() from error
 
 
-def _first_state(database: FarmDatabase, present: Config | None, old: MasterState | None, wish: Wish) -> MasterState:
-    """Return where a new history begins. The farm says where the log ends: the source may be an older copy."""
+def _first_state(
+    database: FarmDatabase, present: Config | None, end: Batch | None, old: MasterState | None, wish: Wish
+) -> MasterState:
+    """Return where a new history begins: behind the batch that ends the log, if there is one."""
     former_beat_s = present.beat_s if present else old.beat_s if old else BEAT_S
     former_logs = present.logs if present else LOGS
     assert wish.farm is not None
@@ -272,19 +284,17 @@ def _first_state(database: FarmDatabase, present: Config | None, old: MasterStat
         logs=former_logs if wish.logs is None else _absolute(wish.logs),
         options=wish.storage_options,
     )
-    if present is None:
+    if present is None or end is None:
         return state
-    batch, chain = read_newest(database) or (None, "")
-    last = max(present.tick, batch.last if batch else 0)
     return replace(
         state,
-        batch=batch.number if batch else 0,
+        batch=end.number,
         # What happened between two histories was not captured. The tick in between stands for it, so that no position
         # of the new history can be taken for one of the old.
-        tick=last + 1,
-        chain=chain,
+        tick=max(present.tick, end.last) + 1,
+        chain=chain_after(database, end),
         # The tick in between is as late as the new history's snapshot: before that, the old history is valid.
-        clock=max(filter(None, (utc_now(), batch.clock if batch else None, present.write))),
-        vector=dict(batch.vector) if batch else {},
-        parent=Origin(present.history, last),
+        clock=max(filter(None, (utc_now(), end.clock, present.write))),
+        vector=dict(end.vector),
+        parent=Origin(present.history, end.last),
     )

@@ -37,12 +37,13 @@ def is_due(policy: KeepPolicy | None, tick: int, newest: int | None, arrived: da
         policy: What the owner wants; None for nothing.
         tick: Last published one.
         newest: Tick of the newest snapshot, None without one.
-        arrived: When the store got it; None if that is not known.
+        arrived: When the store got it; None if that is not known. A time that lies further ahead than a snapshot is
+            old when the next one is due was given by a wrong clock.
         now: The present.
     """
     if policy is None or policy.snapshot_every is None or tick <= (newest or 0):
         return False
-    return newest is None or arrived is None or now - arrived >= policy.snapshot_every
+    return newest is None or arrived is None or abs(now - arrived) >= policy.snapshot_every
 
 
 def find_due(database: FarmDatabase) -> bool:

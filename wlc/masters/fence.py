@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.circle import how_to_join_anew
 from wlc.farm.clock import utc_now
-from wlc.farm.config import STOPPED
+from wlc.farm.config import STOPPED, naming_snapshot
 from wlc.farm.errors import CorruptError, FencedError
-from wlc.farm.paths import snapshot_folder
 from wlc.farm.store import MissingError
 from wlc.masters.circle_place import founder_at
 from wlc.masters.state import Fence
@@ -107,10 +106,10 @@ def present_config(database: FarmDatabase, state: MasterState) -> Config:
 
 
 def advance_config(database: FarmDatabase, batch: Batch) -> None:
-    """Let `wlc.config` follow a published batch. It can always be rebuilt, so only a fence matters here."""
+    """Let `wlc.config` follow a published batch; another history's is left alone, and fences the next publication."""
 
     def follow(config: Config) -> Config:
-        if config.batches > batch.number:
+        if config.batches > batch.number or config.history != batch.history:
             return config
         return replace(config, batches=batch.number + 1, tick=batch.last, write=batch.clock or config.write)
 
@@ -123,8 +122,7 @@ def announce_snapshot(database: FarmDatabase, state: MasterState) -> None:
     Raises:
         FencedError: The farm's database is another master's.
     """
-    folder = snapshot_folder(state.tick)
-    database.change_config(lambda config: replace(own(config, state), snapshot=folder))
+    database.change_config(lambda config: naming_snapshot(own(config, state), state.tick))
 
 
 def settle(database: FarmDatabase, state: MasterState) -> Config:

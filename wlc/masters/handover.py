@@ -1,4 +1,7 @@
-"""A change of primary: the successor's side ends the primary's history by a batch in the primary's own log.
+"""Every change of who publishes: a batch in the former publisher's own log ends what it can publish.
+
+A new master of a log (`wlc.masters.claim`, `wlr.deriving`) creates the next batch of the former history, and goes on
+behind it. A successor of a primary does the same:
 
     1. batch n+1 of the primary's log is created: one transaction without records, and in its footer the successor and
        the next term
@@ -13,6 +16,7 @@ waits for a lease to expire, and a primary that was halted for an hour can publi
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.circle import PRIMARY, Reign, change_circle, naming, read_circle
@@ -31,6 +35,23 @@ if TYPE_CHECKING:
 
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Config, Origin
+
+
+def final_batch(log: FarmDatabase, config: Config) -> Batch:
+    """Return the batch after which the former publisher of a log can publish nothing more; it is created later.
+
+    Args:
+        log: A database of the farm that a new history follows.
+        config: What its `wlc.config` says.
+    """
+    newest = read_newest(log)
+    ticks = log.snapshot_ticks()
+    has_begun = bool(ticks) and log.read_manifest(ticks[-1]).position.history == config.history
+    if newest is None or has_begun:
+        return _last_batch(log, newest, config.history, config.parent)
+    # A history that died before its snapshot has published nothing.
+    return _last_batch(log, newest, newest[0].history, None)
 
 
 def hand_over(founder: FarmDatabase, to: str) -> Circle:
@@ -85,7 +106,9 @@ def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
         return _present(founder, log, newest[0], circle)
     if circle.has_ended(primary.history):
         return change_circle(founder, lambda present: with_successor_of_none(present, circle, to))
-    batch = _last_batch(log, circle, newest, to)
+    history, term = circle.site(circle.primary).histories[-1], circle.term + 1
+    batch = _last_batch(log, newest, history.history, history.parent)
+    batch = replace(batch, term=term, handover=Handover(to, term))
     try:
         log.publish(batch, {})
     except FencedError:
@@ -111,34 +134,32 @@ def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Cir
     return circle
 
 
-def _last_batch(log: FarmDatabase, circle: Circle, newest: tuple[Batch, str] | None, to: str) -> Batch:
-    """Return the batch that ends the history of a primary's log."""
+def _last_batch(log: FarmDatabase, newest: tuple[Batch, str] | None, history: str, parent: Origin | None) -> Batch:
+    """Return the batch that ends a history, which grew from `parent`."""
     batch, chain = newest or (None, "")
-    history = circle.site(circle.primary).histories[-1]
-    catalog, vector, clock, parent = log.name, dict[str, int](), None, None
-    if batch is not None and batch.history == history.history:
-        catalog, vector, clock = batch.catalog, dict(batch.vector), batch.clock
+    catalog, vector, clock = log.name, dict[str, int](), None
+    if batch is not None and batch.history == history:
+        catalog, vector, clock, parent = batch.catalog, dict(batch.vector), batch.clock, None
     elif ticks := log.snapshot_ticks():
         # A history begins with a snapshot, and has published nothing since.
         manifest = log.read_manifest(ticks[-1])
-        catalog, vector, clock, parent = manifest.catalog, dict(manifest.vector), manifest.clock, history.parent
+        catalog, vector, clock = manifest.catalog, dict(manifest.vector), manifest.clock
     config = log.config()
-    tick = 1 + max(vector.get(history.history, 0), config.tick if config.history == history.history else 0)
+    tick = 1 + max(vector.get(history, 0), config.tick if config.history == history else 0)
     now = _later(utc_now(), clock)
     return Batch(
         database=log.name,
         number=batch.number + 1 if batch else 1,
-        history=history.history,
+        history=history,
         first=tick,
         last=tick,
         previous=chain,
         catalog=catalog,
         transactions=(Transaction(tick, this_user(), now, now),),
-        vector={**vector, history.history: tick},
+        vector={**vector, history: tick},
         parent=parent,
-        term=circle.term + 1,
+        term=batch.term if batch else None,
         own=batch.own if batch else None,
-        handover=Handover(to, circle.term + 1),
         taken=batch.taken if batch else (),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.prune_notice import announced
-from wlc.farm.reachable_past import begins_empty, ends_of_histories, read_window, window_of
+from wlc.farm.reachable_past import begins_empty, ends_of_histories, first_of_unbroken, read_window, window_of
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.same_past import is_made_up
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.keep_policy import KeepPolicy
+    from wlc.farm.store import StoredObject
 
 # No upload takes a day: an older unfinished one has no writer any more.
 _DEAD_S = 86400.0
@@ -39,6 +42,7 @@ def prune(
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
     keep_for: timedelta | str = KEEP_FOR,
+    needs_policy: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Retention:
     """Delete the log files and snapshots that neither the policy, a tag nor a live registered replica needs.
@@ -53,13 +57,15 @@ def prune(
         reach: Keep what is needed to replicate up to this time and any later one.
         keep_for: Keep what a reader that began this long ago, by the store's clock, may still be reading: a
             snapshot stays until the next one is older than this. As text, for example `1h`.
+        needs_policy: Refuse to decide without a policy; for programs that prune unattended.
         storage_options: Options of the farm's file system, over those that a source remembers.
 
     Returns:
         What was, or with `dry_run` would be, deleted and why.
 
     Raises:
-        InvalidError: The deadline is negative, or there is no such database.
+        InvalidError: The deadline is negative, there is no such database, or it has no policy and needs one. Nothing
+            was deleted.
         FencedError: The source is a copy of a master.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
@@ -68,7 +74,9 @@ def prune(
     database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
     database.config()  # A name that the farm does not hold is refused, instead of found empty.
     age = parse_age(keep_for) if isinstance(keep_for, str) else keep_for
-    return prune_database(database, deadline=deadline, reach=reach, keep_for=age, dry_run=dry_run)
+    return prune_database(
+        database, deadline=deadline, reach=reach, keep_for=age, dry_run=dry_run, needs_policy=needs_policy
+    )
 
 
 def prune_database(
@@ -79,6 +87,7 @@ def prune_database(
     keep_for: timedelta = timedelta(0),
     now: datetime | None = None,
     dry_run: bool = False,
+    needs_policy: bool = False,
 ) -> Retention:
     """Delete log files and snapshots that neither the policy, a tag nor a live replica needs.
 
@@ -93,22 +102,18 @@ def prune_database(
         keep_for: Keep what a reader that began this long ago may still be reading.
         now: Time of the decision; the machine's clock when omitted.
         dry_run: Decide only.
+        needs_policy: Refuse to decide without a policy.
 
     Returns:
         What was, or with `dry_run` would be, deleted and why.
 
     Raises:
+        InvalidError: There is no policy and one is needed; nothing was deleted.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
-    manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
-    listed = list(database.store.list(SNAPSHOTS))
-    arrived = {entry.path: entry.arrived for entry in listed}
-    points = [
-        SnapshotPoint(manifest.position, manifest.clock, arrived.get(manifest_path(manifest.position.tick)))
-        for manifest in manifests
-    ]
+    points, listed = _points(database)
     numbers, time = database.batch_numbers(), now or utc_now()
-    is_empty_first = begins_empty([point.position.tick for point in points], numbers[0] if numbers else None)
+    is_empty_first = begins_empty(points[0].position if points else None, numbers[0] if numbers else None)
     # A log without a snapshot stays.
     oldest = "" if is_empty_first or not points else points[0].position.history
     ends = ends_of_histories(database, numbers, oldest)
@@ -123,7 +128,7 @@ def prune_database(
         registered = children(replicas(database))
         # What is judged later than that needs less.
         windows.update(windows or window_starts(database, numbers, registered))
-        wanted = read_policy(database), tags(database)
+        wanted = _policy(database, needs_policy=needs_policy), tags(database)
         while True:
             real = [point for point in points if not made_up.get(point.position.tick)]
             retention = decide(real, numbers, registered, time, deadline, reach, keep_for, windows, *wanted, ends)
@@ -141,6 +146,30 @@ def prune_database(
 
     retention = decided()
     return retention if dry_run else _pruned(database, retention, decided)
+
+
+def _points(database: FarmDatabase) -> tuple[list[SnapshotPoint], list[StoredObject]]:
+    """Return all snapshots by tick, and their files."""
+    manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
+    listed = list(database.store.list(SNAPSHOTS))
+    arrived = {entry.path: entry.arrived for entry in listed}
+    paths = [manifest_path(manifest.position.tick) for manifest in manifests]
+    points = [
+        SnapshotPoint(manifest.position, manifest.clock, arrived.get(path))
+        for manifest, path in zip(manifests, paths, strict=True)
+    ]
+    return points, listed
+
+
+def _policy(database: FarmDatabase, *, needs_policy: bool) -> KeepPolicy | None:
+    policy = read_policy(database)
+    if needs_policy and (policy is None or policy.keep is None):
+        raise InvalidError(
+            f"{database.url} has no policy of retention, so nothing of it is pruned unattended",
+            hint=f"wlc retention {shlex.quote(database.url)} --keep 30d",
+            path=database.url,
+        )
+    return policy
 
 
 def _is_founded(
@@ -172,6 +201,8 @@ def _pruned(database: FarmDatabase, retention: Retention, decided: Callable[[], 
     if not (retention.delete_batches or retention.delete_snapshots):
         _delete(database, retention)
         return retention
+    # A process that died after its snapshot has left the configuration at an older one.
+    database.repair_config(retention.keep_batches, retention.keep_snapshots)
     for _ in range(CHANGE_ATTEMPTS):
         before = retention
         assert before.after is not None
@@ -201,11 +232,11 @@ def _with_windows(
     """Say how far back one can go before and after."""
     all_ = [(point.position, point.clock) for point in points]
     kept = [(position, clock) for position, clock in all_ if position.tick in retention.keep_snapshots]
-    first = numbers[0] if numbers else None
+    first = first_of_unbroken(numbers)
     commit = None
-    if begins_empty([position.tick for position, _ in all_], first):
+    if begins_empty(all_[0][0] if all_ else None, first):
         commit = read_window(database).clock
-    after = window_of(kept, retention.keep_batches[0] if retention.keep_batches else None, commit, ends)
+    after = window_of(kept, first_of_unbroken(retention.keep_batches), commit, ends)
     return replace(retention, before=window_of(all_, first, commit, ends), after=after)
 
 

@@ -245,7 +245,7 @@ def _pinned(
     if before and is_joined(starts[before[-1]].position, first):
         batch = starts[before[-1]].position.batch
         return _Pin(batch, before[-1], f"tag {tag.name} at tick {tag.tick} keeps log files from batch {batch} on")
-    if begins_empty([start.position.tick for start in starts], first):
+    if begins_empty(starts[0].position if starts else None, first):
         return _Pin(1, None, f"tag {tag.name} at tick {tag.tick} keeps all log files")
     return _Pin(everything, None, f"tag {tag.name} at tick {tag.tick} cannot be reached any more")
 

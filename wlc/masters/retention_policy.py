@@ -162,9 +162,11 @@ def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
     window = window if not window.holds(tick) else next(left for left in announced if not left.holds(tick))
     since = f", {format_time(window.clock)}" if window.clock else ""
     nearest = [f"--tick {near}" for near in (*window.older, window.tick) if near is not None]
+    reached = "to no tick and all later ones" if window.tick is None else f"to tick {window.tick}{since}"
+    later = "" if window.tick is None else " and later ones"
     raise ExpiredError(
-        f"tick {tick} of {database.name} was pruned: one can go back to tick {window.tick}{since}",
-        hint=f"The ticks that can be tagged are {', '.join(nearest)} and later ones.",
+        f"tick {tick} of {database.name} was pruned, or a log file on the way is missing: one can go back {reached}",
+        hint=f"The ticks that can be tagged are {', '.join(nearest)}{later}.",
     )
 
 

@@ -6,11 +6,14 @@ database's log is in it, so that rows and position are published in one object.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import FencedError, InvalidError
+from wlc.farm.log_end import end_log
 from wlc.farm.model import Batch, Config, Manifest, Position, Taken, Transaction
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import LOGS, snapshot_data_path, snapshot_folder
@@ -19,7 +22,6 @@ from wlr.derivation.contents import DerivedPart, origin_of, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
     from pathlib import Path
 
     from wlc.farm.database import FarmDatabase
@@ -94,7 +96,8 @@ class DerivedDatabase:
     def _fenced(self) -> FencedError:
         return FencedError(
             f"{self.place.url} was written by somebody else",
-            hint="Run one wlc derive for it, with the same choice of rows, and let nobody else publish there.",
+            hint="Run one wlc derive for it, with the same choice of rows, and let nobody else publish there."
+            f" To begin anew: wlc derive DB --as {shlex.quote(self.place.url)} --anew",
             path=self.place.url,
         )
 
@@ -119,13 +122,14 @@ class DerivedDatabase:
             self.place.create_config(ours)
         except AlreadyExistsError:
             self.place.change_config(lambda config: self._taken_over(config, ours))
+            self._end_former()
         if snapshot is not None:
             self.place.publish_snapshot(snapshot, files)
         folder = snapshot_folder(tick) if snapshot is not None else ""
 
         def started(config: Config) -> Config:
             own = self._own(config)
-            return own if own.state == STARTED else replace(own, state=STARTED, snapshot=folder)
+            return own if own.state == STARTED else replace(own, state=STARTED, snapshot=folder, batches=number)
 
         self.place.change_config(started)
 
@@ -143,7 +147,22 @@ class DerivedDatabase:
             return config
         if parent is None or config.history != parent.history:
             raise taken(self.place)
-        return replace(ours, logs=config.logs, snapshot=config.snapshot)
+        # Until the log is ended, the configuration must not say that it is.
+        return replace(ours, logs=config.logs, snapshot=config.snapshot, batches=config.batches)
+
+    def _end_former(self) -> None:
+        """End what another process can publish under the former history; can be repeated."""
+        parent, (number, chain) = self.said.parent, self.said.behind
+        if parent is not None and number and not self._holds(number, chain):
+            former = number - 1
+            end = final_batch(self.place, parent, self.place.read_batch(former) if former else None)
+            end_log(self.place, end, f"wlc derive DB --as {shlex.quote(self.place.url)} --anew")
+
+    def _holds(self, number: int, chain: str) -> bool:
+        try:
+            return self.place.read_batch(number)[1] == chain
+        except MissingError:
+            return False
 
     def _own(self, config: Config) -> Config:
         if config.history != self.said.history:
@@ -200,6 +219,29 @@ def _following(config: Config, batch: Batch) -> Config:
     if config.batches > batch.number:
         return config
     return replace(config, batches=batch.number + 1, tick=batch.last, write=batch.clock or config.write)
+
+
+def final_batch(place: FarmDatabase, end: Origin, newest: tuple[Batch, str] | None) -> Batch:
+    """Return the batch that ends a derived database's history at a tick, always the same one.
+
+    Args:
+        place: The derived database.
+        end: The history, and its last tick then.
+        newest: The last batch before it, and its chain hash; None if there is none.
+    """
+    batch, chain = newest or (None, "")
+    time = (batch.clock if batch else None) or datetime(1970, 1, 1, tzinfo=UTC)
+    return Batch(
+        database=place.name,
+        number=batch.number + 1 if batch else 1,
+        history=end.history,
+        first=end.tick,
+        last=end.tick,
+        previous=chain,
+        catalog=place.name,
+        transactions=(Transaction(end.tick, place.name, time, time),),
+        vector={**(batch.vector if batch else {}), end.history: end.tick},
+    )
 
 
 def taken(place: FarmDatabase) -> InvalidError:

@@ -76,6 +76,11 @@ class WorkStanding:
     failures: Mapping[str, int] = field(default_factory=dict)
     observed: Observed = Observed()
 
+    def as_of(self, now: datetime) -> WorkStanding:
+        """Return the same standing without times to come, which a clock that was set back leaves."""
+        last, since = self.last_success, self.failing_since
+        return replace(self, last_success=last and min(last, now), failing_since=since and min(since, now))
+
     def after(self, done: Done, now: datetime) -> WorkStanding:
         """Return where the work stands after a round that went well."""
         return replace(
@@ -95,7 +100,7 @@ class WorkStanding:
         name = class_of(error)
         return replace(
             self,
-            failing_since=self.failing_since or now,
+            failing_since=min(self.failing_since or now, now),
             message=str(error),
             failures={**self.failures, name: self.failures.get(name, 0) + 1},
         )

@@ -58,7 +58,8 @@ class Work:
         observe: Looks at the lag and such, beside the rounds.
         is_once: It is done until it went well once.
         is_heavy: It takes long and much memory: one such work at a time.
-        follows: Work of the same item that must have gone well once before; empty for none.
+        follows: Works of the same item that go first: one without a schedule must have gone well since the service
+            began, and one with a schedule must not be due, unless it fails.
         keepalive: Says between rounds that a reader is there.
     """
 
@@ -72,7 +73,7 @@ class Work:
     observe: Callable[[WorkStanding], Observed] = field(default=_observe_nothing, compare=False)
     is_once: bool = False
     is_heavy: bool = False
-    follows: str = ""
+    follows: tuple[str, ...] = ()
     keepalive: wlc.Keepalive | None = field(default=None, compare=False)
 
     @property
@@ -180,9 +181,9 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
         )
     ]
     if item.verify_every:
-        works.append(Work(name, VERIFY, given, verify, item.verify_every, is_heavy=True, follows=FOLLOW))
+        works.append(Work(name, VERIFY, given, verify, item.verify_every, is_heavy=True, follows=(FOLLOW,)))
     if item.prune_every:
-        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=FOLLOW))
+        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=(FOLLOW,)))
     return works
 
 
@@ -256,7 +257,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
         return Done(done.tick, clock, 0, 0, done.bytes, facts_of(done) if done.bytes else {})
 
     def prune(_: Turn) -> Done:
-        return _pruned(wlc.prune(copy(), storage_options=target_options))
+        return _pruned(wlc.prune(copy(), needs_policy=True, storage_options=target_options))
 
     def copy() -> str:
         return wlc.resolve(wlc.resolve(place.database, **place.where).name, target, storage_options=target_options).url
@@ -272,7 +273,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
         )
     ]
     if item.prune_every:
-        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=FOLLOW))
+        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=(FOLLOW,)))
     return works
 
 
@@ -329,7 +330,7 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
         return Done(facts={"tick": taken.position.tick, "tables": len(taken.tables)})
 
     def prune(_: Turn) -> Done:
-        return _pruned(wlc.prune(place.database, **place.where))
+        return _pruned(wlc.prune(place.database, needs_policy=True, **place.where))
 
     def verify(turn: Turn) -> Done:
         audit = wlr.verify_farm(place.database, window=item.verify_window, progress=turn.progress, **place.where)
@@ -343,8 +344,11 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
 
     observe = partial(measuring.database, place.url, place.options)
     works = [Work(name, POLICY, given, partial(_apply_policy, item, place), is_once=True, observe=observe)]
-    scheduled = ((SNAPSHOT, snapshot, item.snapshot_from_log_every), (PRUNE, prune, item.prune_every))
-    works += [Work(name, work, given, do_round, every) for work, do_round, every in scheduled if every]
+    if item.snapshot_from_log_every:
+        works.append(Work(name, SNAPSHOT, given, snapshot, item.snapshot_from_log_every, follows=(POLICY,)))
+    if item.prune_every:
+        # Without the policy, or before a snapshot that is due, pruning would decide by what is about to change.
+        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=(POLICY, SNAPSHOT)))
     heavy = ((VERIFY, verify, item.verify_every), (DRILL, drill, item.drill_every))
     works += [Work(name, work, given, do_round, every, is_heavy=True) for work, do_round, every in heavy if every]
     return works

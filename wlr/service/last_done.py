@@ -34,10 +34,18 @@ class ServiceMemory:
         self._lock = threading.Lock()
         self._times = _read(file)
 
-    def last(self, key: tuple[str, str]) -> datetime | None:
-        """Return when a work was last done; None if that is not known."""
+    def last(self, key: tuple[str, str], now: datetime) -> datetime | None:
+        """Return when a work was last done; None if that is not known.
+
+        A time to come, which a clock that was set back leaves, is replaced by the present: counted from it, the work
+        would not be due for as long as the clock was ahead.
+        """
         with self._lock:
-            return self._times.get(" ".join(key))
+            last = self._times.get(" ".join(key))
+        if last is not None and last > now:
+            self.note(key, now)
+            return now
+        return last
 
     def note(self, key: tuple[str, str], time: datetime) -> None:
         """Remember that a work was done."""

@@ -22,14 +22,13 @@ def due_in_s(last: datetime | None, every: timedelta, now: datetime) -> float:
     """Return in how many seconds something is due again, 0 if it is due now.
 
     Args:
-        last: When it was done last, None for never. A time to come, which a clock that was set back leaves, counts as
-            the present.
+        last: When it was done last, None for never; see `ServiceMemory.last` for a time to come.
         every: How often it is due.
         now: The present.
     """
     if last is None:
         return 0.0
-    return max((min(last, now) + every - now).total_seconds(), 0.0)
+    return max((last + every - now).total_seconds(), 0.0)
 
 
 def passes(error: Exception) -> bool:

@@ -332,7 +332,7 @@ class _Reading:
     def __init__(self, file: Path, lines: Mapping[tuple[str, ...], int]) -> None:
         self._file = file
         self._lines = lines
-        self._taken: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._taken: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def all(self, content: Mapping[str, Any]) -> ServiceSettings:
         for name in content:
@@ -395,7 +395,10 @@ class _Reading:
         if isinstance(item, DatabaseItem):
             if (item.keep_daily or item.keep_weekly) and item.keep is None:
                 raise self._wrong((*path[:2], "keep_daily"), "is about what is older than keep, which is missing")
-            return item if item.name else replace(item, name=name)
+            item = replace(item, name=item.name or name, farm=item.farm or next(iter(farms)))
+            # Two policies of one database would replace each other.
+            self._refuse_taken((section, item.farm, item.name), path[:2], "name")
+            return item
         return self._with_places(path[:2], item, farms)
 
     def _derived(self, path: tuple[str, str], item: DerivedItem, farms: Mapping[str, ListedFarm]) -> DerivedItem:
@@ -419,7 +422,7 @@ class _Reading:
             self._refuse_taken(taken, path, "into" if isinstance(item, ReplicaItem) else "to")
         return item
 
-    def _refuse_taken(self, taken: tuple[str, str], path: tuple[str, ...], key: str) -> None:
+    def _refuse_taken(self, taken: tuple[str, ...], path: tuple[str, ...], key: str) -> None:
         if (other := self._taken.setdefault(taken, path)) != path:
             raise self._wrong((*path, key), f"is the same as that of {'.'.join(other)}")
 

@@ -103,6 +103,11 @@ class Service:
                 waiting()
             del self._runners[key]
 
+    def is_pending(self, key: tuple[str, str]) -> bool:
+        """Whether works that follow a work must wait for it; false if the file does not want that work."""
+        runner = self._runners.get(key)
+        return runner is not None and runner.is_pending
+
     @property
     def is_alive(self) -> bool:
         """Whether every work goes on; one whose thread is gone is a defect, and the service must begin anew."""
@@ -138,7 +143,7 @@ class _Runner:
         self._observer = threading.Thread(target=self._observe, name=f"{name} observer", daemon=True)
 
     def start(self) -> None:
-        if last := self._memory.last(self.work.key):
+        if last := self._memory.last(self.work.key, utc_now()):
             self._board.change(self.work.key, lambda before: replace(before, last_success=before.last_success or last))
         else:
             self._board.change(self.work.key, lambda before: before)
@@ -149,6 +154,14 @@ class _Runner:
     def has_ended(self, within_s: float) -> bool:
         self._thread.join(within_s)
         return not self._thread.is_alive()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether works that follow this one must wait; see `Work.follows`."""
+        standing = self._board.get(self.work.key)
+        if self.work.every is None:
+            return not standing.last_success
+        return not standing.failing_since and self._due_in_s(self.work.every) <= 0
 
     @property
     def is_alive(self) -> bool:
@@ -178,9 +191,11 @@ class _Runner:
         return self.work.beat_s()
 
     def _due_in_s(self, every: timedelta) -> float:
-        if self.work.follows and not self._board.get((self.work.item, self.work.follows)).last_success:
+        if any(self._service.is_pending((self.work.item, name)) for name in self.work.follows):
             return _LOOK_EVERY_S
-        return due_in_s(self._memory.last(self.work.key), every, utc_now())
+        now = utc_now()
+        self._board.change(self.work.key, lambda before: before.as_of(now))
+        return due_in_s(self._memory.last(self.work.key, now), every, now)
 
     def _round(self) -> Done | None:
         """Do a round; None if it was not due, or the service stopped meanwhile."""
