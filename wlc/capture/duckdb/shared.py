@@ -138,8 +138,9 @@ class Shared:
         """End the background publisher and close the file."""
         if self.publisher is not None:
             self.publisher.stop()
-        with suppress(duckdb.Error, OSError):
-            other_writers.note(self)
+        if self.is_master and self.opened is not None:
+            with suppress(duckdb.Error, OSError):
+                self.write(other_writers.to_note(self.opened, self.file, self.doubt, self.written))
         # Other processes wait while the file is closed, and not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
@@ -151,6 +152,12 @@ class Shared:
                 self.opened.close()
         if self.work is not None:
             shutil.rmtree(self.work, ignore_errors=True)
+
+    def watch(self, *, is_new: bool = False) -> None:
+        """Find out what is in doubt, of a file that was just opened, or has just become a master: nothing then."""
+        if is_new or self.is_master:
+            self.opened = self.opened or self.file.open("rb")
+            self.doubt = Doubt() if is_new else other_writers.found(self.opened, self.file, self.written)
 
     @property
     def packing(self) -> Packing | None:
@@ -421,7 +428,7 @@ def open_shared(
                 if shared.state is not None and read_only:
                     shared.parked_rows(root).refuse(source, f"wlc flush {shlex.quote(source)}")
                 if not read_only:
-                    other_writers.watch(shared)
+                    shared.watch()
                     shared.is_stranded = shared.state is not None
                     shared.rescue()
                     shared.renew_home()
