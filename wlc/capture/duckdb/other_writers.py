@@ -11,9 +11,12 @@ A program that writes the file through DuckDB alone, while the same process capt
 from __future__ import annotations
 
 import json
+import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.opening import has_log
 from wlc.farm import json_fields as fields
@@ -21,7 +24,6 @@ from wlc.farm.model import Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 # Key of `wlc.state`.
 KEY = "written"
@@ -45,26 +47,38 @@ class Doubt:
         return [name for name in tables if name not in self.compared] if self.is_open else []
 
 
-def checkpoints(file: BinaryIO) -> int:
-    """Return how many checkpoints a database file has had: the greater number of its two headers, which take turns."""
-    file.seek(0)
-    data = file.read(3 * _HEADER_BYTES).ljust(3 * _HEADER_BYTES, b"\0")
-    # A header begins with its checksum.
+def checkpoints(path: Path) -> int:
+    """Return how many checkpoints a database file has had that this process has open; 0 if the file cannot be read.
+
+    DuckDB's own descriptor is read: if a process closes another one, it gives up DuckDB's lock on the file (POSIX).
+    """
+    data = _headers(path).ljust(3 * _HEADER_BYTES, b"\0")
+    # Two headers take turns. Each begins with its checksum.
     numbers = (struct.unpack_from("<Q", data, place * _HEADER_BYTES + 8)[0] for place in (1, 2))
     return int(max(numbers))
 
 
-def found(file: BinaryIO, path: Path, written: str | None) -> Doubt:
+def _headers(path: Path) -> bytes:
+    wanted = path.stat()
+    for descriptor in (int(entry.name) for entry in Path("/dev/fd").iterdir()):
+        # The descriptor of the listing itself is closed by now.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), wanted):
+                return os.pread(descriptor, 3 * _HEADER_BYTES, 0)
+    return b""
+
+
+def found(path: Path, written: str | None) -> Doubt:
     """Return what is in doubt when a file was just opened; `written` is what `to_note` gave last."""
-    return decode(written, checkpoints(file), has_log=has_log(path))
+    return decode(written, checkpoints(path), has_log=has_log(path))
 
 
-def to_note(file: BinaryIO, path: Path, doubt: Doubt, written: str | None) -> dict[str, str]:
+def to_note(path: Path, doubt: Doubt, written: str | None) -> dict[str, str]:
     """Return what to write to `wlc.state` before a file is closed: the next checkpoint is the session's last one.
 
     It is empty if nothing was written since the last note.
     """
-    last = checkpoints(file)
+    last = checkpoints(path)
     is_noted = not has_log(path) and encode(last, doubt) == written
     return {} if is_noted else {KEY: encode(last + 1, doubt)}
 

@@ -138,9 +138,9 @@ class Shared:
         """End the background publisher and close the file."""
         if self.publisher is not None:
             self.publisher.stop()
-        if self.is_master and self.opened is not None:
+        if self.is_master:
             with suppress(duckdb.Error, OSError):
-                self.write(other_writers.to_note(self.opened, self.file, self.doubt, self.written))
+                self.write(other_writers.to_note(self.file, self.doubt, self.written))
         # Other processes wait while the file is closed, and not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
@@ -155,9 +155,10 @@ class Shared:
 
     def watch(self, *, is_new: bool = False) -> None:
         """Find out what is in doubt, of a file that was just opened, or has just become a master: nothing then."""
-        if is_new or self.is_master:
-            self.opened = self.opened or self.file.open("rb")
-            self.doubt = Doubt() if is_new else other_writers.found(self.opened, self.file, self.written)
+        if self.is_master and not is_new:
+            self.doubt = other_writers.found(self.file, self.written)
+        else:
+            self.doubt = Doubt()
 
     @property
     def packing(self) -> Packing | None:
