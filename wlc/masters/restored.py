@@ -10,6 +10,7 @@ log, and with what other logs contain of it:
                                             published before comes back from the primary like anybody's transactions
     others contain ticks that its log       the same: its folder was lost or rolled back, too
     does not have
+    its log lacks what it has published     a new history begins where it stands if others contain all of that
     its log ends with a handover            the same: another site is the primary now, and judges what is left
     it is the primary itself                the same: its log ends with a handover to itself, and it judges with its
                                             next take what it has committed since, as it judges another site
@@ -84,25 +85,68 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     _finish_history(source, database, circle)
     # In this order: a handover that comes in between stands in the own log before anybody contains it.
     known = _known_elsewhere(source, database, circle)
+    lacking = _lacking(source, database, circle)
     try:
         rows = _take_back(source, database, circle)
     except DivergedError as error:
         rows = 0
         _diverge(source, database, circle, error)
     else:
+        shown = "" if lacking is None else f"{database.url} was lost or rolled back"
         if known > source.require_state().tick:
             shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
-            warnings.warn(f"{shown}; a new history begins, and they give that back", stacklevel=2)
-            _begin_history(source, database, circle, source.renew)
+        if shown:
+            warnings.warn(f"{shown}; a new history begins, and others give back what is missing", stacklevel=2)
+            _begin_history(source, database, circle, source.renew, lacking)
     if rows:
         warnings.warn(
             f"{source} was restored from a backup and has taken {rows} transactions back from its own log", stacklevel=2
         )
+    _go_on(source, database, circle)
+
+
+def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
+    """Note that a site is in step with its log, whose present history gets the snapshot with which it begins."""
     if source.require_state().fence is not None:
         source.remember(replace(source.require_state(), fence=None))
     source.has_settled_past = True
     if not _has_start(source, database, circle):
         source.take_snapshot(database, is_first=True)
+
+
+def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | None:
+    """Return the last tick that others need of a site whose folder lacks published ticks; None if nothing is lacking.
+
+    Raises:
+        FencedError: Another site cannot get what the folder lacks.
+    """
+    state = source.require_state()
+    newest = read_newest(database)
+    # The newest batch is never pruned.
+    if (newest[0].number if newest else 0) >= state.batch:
+        return None
+    assert state.site is not None
+    is_primary = state.site.name == circle.primary
+    elsewhere = _ticks_elsewhere(source, database, circle)
+    # Sites give each other what they took. Secondaries of a star get all of it from the primary alone.
+    is_only_way = is_primary and not circle.is_mesh
+    needed, known = (state.tick, min(elsewhere)) if is_only_way else (state.site.own, max(elsewhere, default=0))
+    if known >= needed:
+        return needed
+    file, founder = shlex.quote(str(source)), founder_of(database, state.site)
+    again = how_to_join_anew(founder.url, state.site.name, file)
+    hint = f"{again}, after which the former file alone has what the folder lost"
+    if is_primary:
+        hint = (
+            f"copy {file} aside, restore a backup that is no newer than the folder, and run wlc flush {file}; then"
+            " write again what only the copy holds"
+        )
+    raise FencedError(
+        f"{database.url} was lost or rolled back: it lacks ticks up to {needed} that {source} has published,"
+        f" and another site contains only those up to {known}",
+        hint=f"put the folder back; or {hint}",
+        path=database.url,
+    )
 
 
 def _has_start(source: Source, database: FarmDatabase, circle: Circle) -> bool:
@@ -285,10 +329,15 @@ def step_down(source: Source, database: FarmDatabase, batch: Batch, chain: str) 
 
 def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> int:
     """Return the last tick of the own history that another site's log contains."""
+    return max(_ticks_elsewhere(source, database, circle), default=0)
+
+
+def _ticks_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> list[int]:
+    """Return the last ticks of the own history that the logs of sites contain which this one meets."""
     state = source.require_state()
     assert state.site is not None
     founder = founder_of(database, state.site)
-    known = [0]
+    known = []
     for other in circle.sites:
         meets = circle.is_mesh or circle.primary in (other.name, state.site.name)
         if other.name != state.site.name and meets:
@@ -298,11 +347,16 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
             except CorruptError as error:
                 # Whoever takes from that site reports it; it must not keep this one from publishing.
                 _log.warning("%s was not compared with site %s: %s", source, other.name, error)
-    return max(known)
+                known.append(0)
+    return known
 
 
 def _begin_history(
-    source: Source, database: FarmDatabase, circle: Circle, start: Callable[[MasterState], None]
+    source: Source,
+    database: FarmDatabase,
+    circle: Circle,
+    start: Callable[[MasterState], None],
+    reached: int | None = None,
 ) -> None:
     """Begin a history that grew from the last tick that the database holds, behind all that anybody has seen.
 
@@ -311,13 +365,15 @@ def _begin_history(
         database: Its place in the farm.
         circle: As it is in the farm.
         start: Begins it in the database: `renew` or `step_down` of the source.
+        reached: The last tick that others must contain, if not all; those behind it were taken from other sites.
     """
     state = source.require_state()
     assert state.site is not None
+    reached = state.tick if reached is None else reached
     batch, chain = read_newest(database) or (None, "")
     last = max(state.tick, batch.last if batch else 0, _known_elsewhere(source, database, circle))
     times = (utc_now(), batch.clock if batch else None, state.clock)
-    contained = {**state.site.contained, state.history: state.tick}
+    contained = {**state.site.contained, state.history: reached}
     start(
         replace(
             state,
@@ -325,9 +381,9 @@ def _begin_history(
             batch=batch.number if batch else 0,
             chain=chain,
             tick=last + 1,
-            parent=Origin(state.history, state.tick),
+            parent=Origin(state.history, reached),
             clock=max(time for time in times if time),
-            vector={**state.vector, state.history: state.tick},
+            vector={**state.vector, state.history: reached},
             fence=None,
             site=replace(state.site, contained=contained),
         )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Layout, Name
     from wlc.masters.contract import Source
     from wlc.masters.rejected import ConflictCounter, RejectedRow
-    from wlc.multi_master.published_tables import PublishedTable, PublishedTables
+    from wlc.multi_master.published_tables import ConstrainedTable, PublishedTables
 
 NO_RULE = "none"
 
@@ -161,7 +161,7 @@ def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) 
         )
 
 
-def _refuse_constraints(db: str, rule: Rule, table: PublishedTable, problem: str | None, circle: Circle) -> None:
+def _refuse_constraints(db: str, rule: Rule, table: ConstrainedTable, problem: str | None, circle: Circle) -> None:
     """Refuse a table of a mesh with a constraint that each site keeps and all sites together do not."""
     name = table.name
     if problem is not None:
@@ -209,7 +209,7 @@ def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[s
         )
 
 
-def _table(primary: FarmDatabase, table: str) -> tuple[PublishedTables, PublishedTable]:
+def _table(primary: FarmDatabase, table: str) -> tuple[PublishedTables, ConstrainedTable]:
     """Find a table in what the primary has published; if several have the name, the one that changed last."""
     tables = published_tables(primary)
     found = [each for each in tables.tables.values() if is_meant(each.name, table)]

@@ -102,10 +102,12 @@ class MeshLog:
         author = author_of(self.circle, origin.history)
         last = origin.tick if author == self.site else self.published(origin.history, origin.tick)
         if last is None or origin.tick > last:
+            # Its folder may have been lost or rolled back, and it may not know yet.
+            restored = f"at site {author}: wlc flush FILE; if its folder has lost nothing, " if author else ""
             raise CorruptError(
                 f"{log.url}: tick {transaction.tick} of site {self.site} holds tick {origin.tick} of history"
                 f" {origin.history}, which {f'site {author} has not' if author else 'no site has'} published",
-                hint=without_site_that_lies(log.url, self.site),
+                hint=f"{restored}{without_site_that_lies(log.url, self.site)}",
                 path=log.url,
             )
         for table in sorted(_written(transaction)):
@@ -146,23 +148,29 @@ class Published:
             return wanted if history in [past.history for past in self.circle.past] else None
         if self._last.get(history, 0) < wanted:
             log = site_database(self.founder, self.circle.site(author).folder)
-            numbers = log.batch_numbers()
-            if numbers:
-                newest = log.read_batch(numbers[-1])[0]
-                found = expanded({**newest.vector, newest.history: newest.last}, self.circle.lineage()).get(history, 0)
-                had = [each.history for each in self.circle.site(author).histories]
-                if found < wanted and newest.history in had and history in had[: had.index(newest.history)]:
-                    found = _last_of_former(log, numbers, history)
-                self._last[history] = found
+            self._last[history] = _last_published(log, self.circle, author, history, wanted)
         return self._last.get(history, 0)
 
 
-def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str) -> int:
-    """Return the last published tick of a former history, or a later one if all of it is pruned.
+def _last_published(log: FarmDatabase, circle: Circle, author: str, history: str, wanted: int) -> int:
+    numbers = log.batch_numbers()
+    newest = log.read_batch(numbers[-1])[0] if numbers else None
+    vector = {**newest.vector, newest.history: newest.last} if newest else {}
+    found = expanded(vector, circle.lineage()).get(history, 0)
+    former = [each.history for each in circle.site(author).histories[:-1]]
+    return _last_of_former(log, numbers, history) if found < wanted and history in former else found
 
-    A site that was restored from a backup goes on behind an earlier tick of it than it had published, in a history that
-    begins behind all ticks that anybody has seen.
+
+def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str) -> int:
+    """Return the last tick that a former history can have had.
+
+    The next history of the site begins behind all ticks that anybody had seen, also those that a folder has lost since.
     """
-    batches = (log.read_batch(number)[0] for number in reversed(numbers))
-    found = next((batch.last for batch in batches if batch.history == history), None)
-    return log.read_batch(numbers[0])[0].first - 1 if found is None else found
+    # That is where the present history stands if it has no batch yet.
+    last = log.config().tick
+    for number in reversed(numbers):
+        batch = log.read_batch(number)[0]
+        if batch.history == history:
+            break
+        last = batch.first - 1
+    return last

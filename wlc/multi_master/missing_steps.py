@@ -204,7 +204,8 @@ class SiteLog:
             raise FencedError(
                 f"the log of site {self.site.name} belongs to another past: batch {proof.batch} is not the one that was"
                 " taken",
-                hint=f"one of the two was restored from a backup; {self.anew}",
+                hint=f"one of the two was restored from a backup; at site {self.site.name}: wlc flush FILE; if that"
+                f" changes nothing: {self.anew}",
                 path=self.database.url,
             )
 

@@ -19,7 +19,7 @@ _Folded = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedTable:
+class ConstrainedTable:
     """A table as the statements leave it.
 
     Attributes:
@@ -47,10 +47,10 @@ class PublishedTables:
         indexes: Unique indexes, and the tables that they belong to.
     """
 
-    tables: dict[_Folded, PublishedTable] = field(default_factory=dict)
+    tables: dict[_Folded, ConstrainedTable] = field(default_factory=dict)
     indexes: dict[_Folded, _Folded] = field(default_factory=dict)
 
-    def constraint_beside_key(self, table: PublishedTable) -> str | None:
+    def constraint_beside_key(self, table: ConstrainedTable) -> str | None:
         """Return a constraint that could not be kept if each row were decided by itself, None without one."""
         name = table.name.folded
         if "UNIQUE" in table.words:
@@ -71,7 +71,7 @@ class PublishedTables:
             self._drop(lambda table: table[0] == ddl.object.folded[1])
         elif ddl.kind == "CREATE TABLE" and ddl.layout is not None:
             self._drop(lambda table: table == ddl.object.folded)
-            self._put(PublishedTable(ddl.object, ddl.layout), ddl)
+            self._put(ConstrainedTable(ddl.object, ddl.layout), ddl)
         elif ddl.kind == "CREATE INDEX":
             self._index(ddl)
         elif ddl.kind == "DROP INDEX":
@@ -82,7 +82,7 @@ class PublishedTables:
         if table is not None and ddl.layout is not None:
             self._put(replace(table, name=ddl.object, layout=ddl.layout), ddl)
 
-    def _put(self, table: PublishedTable, ddl: Ddl) -> None:
+    def _put(self, table: ConstrainedTable, ddl: Ddl) -> None:
         words = table.words | {token.word for token in tokens(ddl.statement)}
         parents = table.parents | {parent.folded for parent in referred(ddl, table.name.schema)}
         self.tables[table.name.folded] = replace(table, words=words, parents=parents)

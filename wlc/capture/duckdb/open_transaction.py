@@ -25,9 +25,9 @@ from wlc.capture.duckdb.effects import (
 )
 from wlc.capture.duckdb.images import Images, conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
-from wlc.capture.duckdb.other_writers import refuse_changed
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
+from wlc.capture.duckdb.uncaptured import refuse_changed
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote

@@ -11,23 +11,19 @@ A program that writes the file through DuckDB alone, while the same process capt
 from __future__ import annotations
 
 import json
-import shlex
+import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import unpublished
-from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import has_log
 from wlc.farm import json_fields as fields
-from wlc.farm.digest import differing
-from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from wlc.capture.duckdb.shared import Shared
 
 # Key of `wlc.state`.
 KEY = "written"
@@ -51,29 +47,40 @@ class Doubt:
         return [name for name in tables if name not in self.compared] if self.is_open else []
 
 
-def checkpoints(file: BinaryIO) -> int:
-    """Return how many checkpoints a database file has had: the greater number of its two headers, which take turns."""
-    file.seek(0)
-    data = file.read(3 * _HEADER_BYTES).ljust(3 * _HEADER_BYTES, b"\0")
-    # A header begins with its checksum.
+def checkpoints(path: Path) -> int:
+    """Return how many checkpoints a database file has had that this process has open; 0 if the file cannot be read.
+
+    DuckDB's own descriptor is read: if a process closes another one, it gives up DuckDB's lock on the file (POSIX).
+    """
+    data = _headers(path).ljust(3 * _HEADER_BYTES, b"\0")
+    # Two headers take turns. Each begins with its checksum.
     numbers = (struct.unpack_from("<Q", data, place * _HEADER_BYTES + 8)[0] for place in (1, 2))
     return int(max(numbers))
 
 
-def watch(shared: Shared, *, is_new: bool = False) -> None:
-    """Find out which tables are in doubt, when a file was just opened, or has become a master: none then."""
-    if is_new or shared.is_master:
-        shared.opened = shared.opened or shared.file.open("rb")
-        last = checkpoints(shared.opened)
-        shared.doubt = Doubt() if is_new else decode(shared.written, last, has_log=has_log(shared.file))
+def _headers(path: Path) -> bytes:
+    wanted = path.stat()
+    for descriptor in (int(entry.name) for entry in Path("/dev/fd").iterdir()):
+        # The descriptor of the listing itself is closed by now.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), wanted):
+                return os.pread(descriptor, 3 * _HEADER_BYTES, 0)
+    return b""
 
 
-def note(shared: Shared) -> None:
-    """Note which checkpoint will be the last one of this session, which is about to close the file: the next one."""
-    if shared.is_master and shared.opened is not None:
-        last = checkpoints(shared.opened)
-        if has_log(shared.file) or encode(last, shared.doubt) != shared.written:
-            shared.write({KEY: encode(last + 1, shared.doubt)})
+def found(path: Path, written: str | None) -> Doubt:
+    """Return what is in doubt when a file was just opened; `written` is what `to_note` gave last."""
+    return decode(written, checkpoints(path), has_log=has_log(path))
+
+
+def to_note(path: Path, doubt: Doubt, written: str | None) -> dict[str, str]:
+    """Return what to write to `wlc.state` before a file is closed: the next checkpoint is the session's last one.
+
+    It is empty if nothing was written since the last note.
+    """
+    last = checkpoints(path)
+    is_noted = not has_log(path) and encode(last, doubt) == written
+    return {} if is_noted else {KEY: encode(last + 1, doubt)}
 
 
 def encode(checkpoint: int, doubt: Doubt) -> str:
@@ -100,29 +107,3 @@ def decode(text: str | None, checkpoint: int, *, has_log: bool) -> Doubt:
         return Doubt(is_open=True, compared={Name(*name) for name in names})
     except (ValueError, KeyError, TypeError):
         return Doubt(is_open=True)
-
-
-def changed(shared: Shared, tables: Iterable[Name]) -> list[Name]:
-    """Compare the tables that are in doubt, and return those that hold other rows than were captured."""
-    if not (doubtful := shared.doubt.of(tables)):
-        return []
-    with shared.reading() as connection:
-        expected = unpublished.expected_digests(connection, shared.catalog, shared.work)
-        held = snapshot.digests(connection, shared.catalog, doubtful)
-    found = differing(held, expected)
-    shared.doubt.compared.update(held.keys() - set(found))
-    return found
-
-
-def refuse_changed(shared: Shared, tables: Iterable[Name]) -> None:
-    """Refuse to publish removed or changed rows of tables that hold other rows than were captured.
-
-    Raises:
-        UnsupportedError: There is such a table.
-    """
-    if found := changed(shared, tables):
-        raise UnsupportedError(
-            f"rows of {', '.join(map(str, found))} were changed without wlc.connect(), and replicas do not have them",
-            hint=f"wlc repair {shlex.quote(shared.path)}",
-            path=shared.path,
-        )

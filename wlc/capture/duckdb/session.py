@@ -14,9 +14,9 @@ from wlc.capture.duckdb.analysis import MAY_CREATE, SEQUENCE_MOVERS, analyse, de
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
-from wlc.capture.duckdb.other_writers import refuse_changed
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, counted, submit
 from wlc.capture.duckdb.small_change import SmallChanges
+from wlc.capture.duckdb.uncaptured import refuse_changed
 from wlc.dialect.duckdb.lexer import tokens, words
 from wlc.dialect.duckdb.settings import names_row_setting
 from wlc.farm.clock import utc_now

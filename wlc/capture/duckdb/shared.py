@@ -138,8 +138,9 @@ class Shared:
         """End the background publisher and close the file."""
         if self.publisher is not None:
             self.publisher.stop()
-        with suppress(duckdb.Error, OSError):
-            other_writers.note(self)
+        if self.is_master:
+            with suppress(duckdb.Error, OSError):
+                self.write(other_writers.to_note(self.file, self.doubt, self.written))
         # Other processes wait while the file is closed, and not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
@@ -151,6 +152,13 @@ class Shared:
                 self.opened.close()
         if self.work is not None:
             shutil.rmtree(self.work, ignore_errors=True)
+
+    def watch(self, *, is_new: bool = False) -> None:
+        """Find out what is in doubt, of a file that was just opened, or has just become a master: nothing then."""
+        if self.is_master and not is_new:
+            self.doubt = other_writers.found(self.file, self.written)
+        else:
+            self.doubt = Doubt()
 
     @property
     def packing(self) -> Packing | None:
@@ -421,7 +429,7 @@ def open_shared(
                 if shared.state is not None and read_only:
                     shared.parked_rows(root).refuse(source, f"wlc flush {shlex.quote(source)}")
                 if not read_only:
-                    other_writers.watch(shared)
+                    shared.watch()
                     shared.is_stranded = shared.state is not None
                     shared.rescue()
                     shared.renew_home()

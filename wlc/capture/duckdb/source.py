@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from wlc.capture.duckdb import (
     compensation,
     digests,
-    other_writers,
     packed,
     probe,
     repair,
     schema_change,
     setup,
+    uncaptured,
     unpublished,
 )
 from wlc.capture.duckdb.connecting import create_file
@@ -454,7 +454,7 @@ class DuckDBSource(Source):
             waiting = unpublished.count_pending(connection, shared.catalog)
             found = unpublished.bypassed(connection, shared.catalog) if shared.is_master else {}
             tables = duckdb_catalog.table_names(connection, shared.catalog) if shared.is_master else ()
-        found |= dict.fromkeys(other_writers.changed(shared, (t for t in tables if t not in found)), "has other rows")
+        found |= dict.fromkeys(uncaptured.changed(shared, (t for t in tables if t not in found)), "has other rows")
         warning = str(shared.away) if shared.is_master and shared.away else None
         return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
 
