@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,15 +167,21 @@ def replicate(
             )
 
     with keepalive or nullcontext():
-        yield from in_rounds(
-            roll_forward,
-            record,
-            follow=follow,
-            has_news=lambda done: done.transactions,
-            beat_s=lambda _: wlr.beat(into, storage_options=options),
-            reads=lambda _: place_read(into, storage_options=options),
-            is_over=lambda done: waits and done.is_reached,
-        )
+        yield from _rounds(into, roll_forward, options, follow=follow, waits=waits)
+
+
+def _rounds(
+    into: str, roll_forward: Callable[[], wlr.Replicated], options: dict[str, Any] | None, *, follow: bool, waits: bool
+) -> Iterator[Report]:
+    return in_rounds(
+        roll_forward,
+        record,
+        follow=follow,
+        has_news=lambda done: done.transactions,
+        beat_s=lambda _: wlr.beat(into, storage_options=options),
+        reads=lambda _: place_read(into, storage_options=options),
+        is_over=lambda done: waits and done.is_reached,
+    )
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:

@@ -16,6 +16,7 @@ import pytest
 import wlc
 import wlr
 from tests.feed_oracle import flat, projection
+from tests.kafka_broker import Broker, create_topic
 from tests.mock_kafka import messages, mock_cluster
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError, UnavailableError
@@ -23,19 +24,43 @@ from wlc.farm.registry import replicas
 from wlr.feeds import kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    NewTopic = Callable[[], str]
 
     from wlc.farm.database import FarmDatabase
 
 FARM = "memory://kafkafeeds"
-_topics = (f"topic{number}" for number in range(10**6))
+SOURCES: dict[str, Path] = {}
+_topics = (f"topic{os.getpid()}-{number}" for number in range(10**6))
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with mock_cluster() as found:
-        yield found
+@pytest.fixture(scope="module", params=["mock", pytest.param("broker", marks=pytest.mark.slow)])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The client's mock, and a real broker; `DBFARM_KAFKA` names another one."""
+    if request.param == "mock":
+        with mock_cluster() as found:
+            yield found
+    elif named := os.environ.get("DBFARM_KAFKA"):
+        yield named
+    else:
+        with Broker() as broker:
+            yield broker.servers
+
+
+@pytest.fixture
+def new_topic(servers: str) -> NewTopic:
+    """Makes a topic of four partitions, and returns its name."""
+
+    def make() -> str:
+        name = next(_topics)
+        # The mock makes a topic when it is asked for.
+        if "," not in servers:
+            create_topic(servers, name)
+        return name
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +76,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> FarmDatabase:
         with wlc.connect(source) as connection:
             for statement in statements:
                 connection.execute(statement)
-    return open_database("shop", FARM)
+    found = open_database("shop", FARM)
+    SOURCES[found.url] = source
+    return found
 
 
 def feed(servers: str, topic: str, **options: Any) -> wlr.Fed:
@@ -95,8 +122,8 @@ def as_records(found: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_topic_has_every_change_under_its_key(servers: str, database: FarmDatabase):
-    done = feed(servers, topic := next(_topics))
+def test_a_topic_has_every_change_under_its_key(servers: str, new_topic: NewTopic, database: FarmDatabase):
+    done = feed(servers, topic := new_topic())
     found = messages(servers, topic)
     assert as_records(once(found)) == expected(database)
     partitions = {message["partition"] for message in found}
@@ -124,8 +151,10 @@ def test_a_topic_has_every_change_under_its_key(servers: str, database: FarmData
     assert len(messages(servers, topic)) == len(found)
 
 
-def test_deleted_rows_have_tombstones_in_the_format_of_debezium(servers: str, database: FarmDatabase):
-    feed(servers, topic := next(_topics), format="debezium", tables=["main.t"])
+def test_deleted_rows_have_tombstones_in_the_format_of_debezium(
+    servers: str, new_topic: NewTopic, database: FarmDatabase
+):
+    feed(servers, topic := new_topic(), format="debezium", tables=["main.t"])
     by_key = defaultdict(list)
     for message in messages(servers, topic):
         if message["key"] is not None:
@@ -143,16 +172,16 @@ class Died(BaseException):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "debezium"])
 def test_killed_anywhere_a_feed_loses_nothing(
-    servers: str, database: FarmDatabase, form: str, monkeypatch: pytest.MonkeyPatch
+    servers: str, new_topic: NewTopic, database: FarmDatabase, form: str, monkeypatch: pytest.MonkeyPatch
 ):
     """A record is on its way, or the position is behind what arrived: at every record of the feed, or a sample."""
-    whole = next(_topics)
+    whole = new_topic()
     records = feed(servers, whole, format=form).records
     wanted = [(place(m), m["value"]) for m in once(messages(servers, whole))]
     produce, flush = kafka.OpenTopic._produce, kafka.OpenTopic.flush
     step = 3 if "DBFARM_DEEP" in os.environ else records // 3
     for at in range(len(form), records, step):
-        topic, count = next(_topics), 0
+        topic, count = new_topic(), 0
 
         def dying(self: kafka.OpenTopic, *arguments: Any) -> None:
             nonlocal count
@@ -213,9 +242,11 @@ def test_what_the_last_message_of_a_partition_says(message: Sent | None, found: 
     assert topic._as_last(message) == (None if found is None else kafka.LastRecord("h", 7, found))
 
 
-def test_what_is_there_already_is_not_sent_again(servers: str, database: FarmDatabase, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_there_already_is_not_sent_again(
+    servers: str, new_topic: NewTopic, database: FarmDatabase, monkeypatch: pytest.MonkeyPatch
+):
     """The position is lost, and the topic says how far it is."""
-    feed(servers, topic := next(_topics))
+    feed(servers, topic := new_topic())
     first = messages(servers, topic)
     database.store.delete(f"feeds/{topic}.json")
     done = feed(servers, topic)
@@ -223,7 +254,9 @@ def test_what_is_there_already_is_not_sent_again(servers: str, database: FarmDat
     assert as_records(once(messages(servers, topic))) == expected(database)
 
 
-def test_refusals_of_topics(servers: str, database: FarmDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_refusals_of_topics(
+    servers: str, new_topic: NewTopic, database: FarmDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     for url in ("kafka://", "kafka://host", "kafka://host:9092/", "kafka://host:9092/a b", "kafka://u:secret@h:1/t"):
         with pytest.raises(InvalidError, match="names no topic") as caught:
             wlr.feed("shop", farm=FARM, to=url)
@@ -234,19 +267,19 @@ def test_refusals_of_topics(servers: str, database: FarmDatabase, tmp_path: Path
         feed(servers, "t", rotate=10)
     with pytest.raises(InvalidError, match="--transactional is for topics"):
         wlr.feed("shop", farm=FARM, to=str(tmp_path / "x"), transactional=True)
-    feed(servers, topic := next(_topics), name="bound")
-    with pytest.raises(InvalidError, match=f"feed bound writes to .*{topic}"):
-        feed(servers, next(_topics), name="bound")
+    feed(servers, topic := new_topic(), name=f"of-{topic}")
+    with pytest.raises(InvalidError, match=f"feed of-{topic} writes to .*{topic}"):
+        feed(servers, new_topic(), name=f"of-{topic}")
     with pytest.raises(InvalidError, match="no.such.property") as caught:
-        feed(servers, next(_topics), output_options={"no.such.property": "1"})
+        feed(servers, new_topic(), output_options={"no.such.property": "1"})
     assert "--output-option" in str(caught.value.hint)
     monkeypatch.setattr(kafka, "_ANSWER_S", 1.0)
     with pytest.raises(UnavailableError, match="writing to kafka://127.0.0.1:1/x failed"):
         wlr.feed("shop", farm=FARM, to="kafka://127.0.0.1:1/x")
 
 
-def test_a_feed_with_transactions_writes_all(servers: str, database: FarmDatabase):
-    feed(servers, topic := next(_topics), transactional=True, max_bytes=5_000)
+def test_a_feed_with_transactions_writes_all(servers: str, new_topic: NewTopic, database: FarmDatabase):
+    feed(servers, topic := new_topic(), transactional=True, max_bytes=5_000)
     assert as_records(once(messages(servers, topic))) == expected(database)
     assert feed(servers, topic, transactional=True).records == 0
 
@@ -259,8 +292,8 @@ def test_a_topic_that_cannot_be_reached_leaves_nothing_behind(database: FarmData
     assert not database.store.exists("feeds/lost.json")
 
 
-def test_status_pause_and_forget_of_a_feed_to_kafka(servers: str, database: FarmDatabase):
-    feed(servers, topic := next(_topics))
+def test_status_pause_and_forget_of_a_feed_to_kafka(servers: str, new_topic: NewTopic, database: FarmDatabase):
+    feed(servers, topic := new_topic())
     place = f"{FARM}/shop/feeds/{topic}"
     status = wlr.feed_status(place)
     assert status is not None
@@ -273,11 +306,3 @@ def test_status_pause_and_forget_of_a_feed_to_kafka(servers: str, database: Farm
         wlr.feed_status(f"kafka://{servers}/{topic}")
     wlc.forget("shop", f"feed-{topic}", farm=FARM)
     assert not database.store.exists(f"feeds/{topic}.json")
-
-
-@pytest.mark.skipif("DBFARM_KAFKA" not in os.environ, reason="DBFARM_KAFKA names no broker with transactions")
-def test_transactions_are_seen_whole(database: FarmDatabase):
-    topic = f"dbfarm-{os.getpid()}"
-    feed(os.environ["DBFARM_KAFKA"], topic, transactional=True)
-    found = messages(os.environ["DBFARM_KAFKA"], topic)
-    assert as_records(once(found)) == expected(database)

@@ -3,7 +3,8 @@
 Records of a key keep their order, because they go into one partition by an idempotent producer that leaves no gaps. So
 everything up to a partition's last record that belongs there is there, and everything up to the lowest of the last
 records is in the topic. A feed goes on from there, or from the position that it remembers in the farm if that is
-later; a consumer drops what it has seen by the headers `history`, `tick` and `n`.
+later; a consumer drops what it has seen by the headers `history`, `tick` and `n`. A partition that ends before the last
+record that was acknowledged has lost records: its topic was made anew, or the broker came back without them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -20,12 +22,14 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicPartition,
 )
 
 from wlc.farm.addresses import without_password
-from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.paths import feed_id
 from wlr.feeds.contract import OpenOutput, Output
 from wlr.feeds.lookup import in_farm
 from wlr.feeds.rendering import NOTE
@@ -111,6 +115,10 @@ class OpenTopic(OpenOutput):
         self._feed = state.name.encode()
         self._has_tombstones = form.name == "debezium"
         self._failure: KafkaError | None = None
+        self._ends: dict[int, int] = {}
+        self._lost: FarmError | None = None
+        forget = shlex.join(["wlc", "forget", state.master, feed_id(state.name)])
+        self._hint = f"To write all anew: {forget}, then run it again; --from snapshot begins with the newest snapshot."
         self._acknowledged = False
         self._waiting_since: float | None = None
         self._produced = 0
@@ -150,7 +158,8 @@ class OpenTopic(OpenOutput):
     def resume_at(self, state: FeedState) -> FeedState:
         state = replace(state, place=self._cluster)
         with _translated(self._output.shown, self._feed.decode()):
-            last = self._last_records()
+            last = self._last_records(state.ends)
+        self._ends = dict(state.ends)
         mine = [found for found in last if found is not None]
         if not mine or any(found.history != state.history for found in mine):
             return state
@@ -165,8 +174,15 @@ class OpenTopic(OpenOutput):
         behind = state.position is None or place > (state.position.tick, 2**63)
         return replace(state, written=max(place, state.written or place)) if behind else state
 
-    def _last_records(self) -> list[LastRecord | None]:
-        """Return the last record of this feed at the end of each partition; None where another's is, or nothing."""
+    def _last_records(self, written: Mapping[int, int]) -> list[LastRecord | None]:
+        """Return the last record of this feed at the end of each partition; None where another's is, or nothing.
+
+        Args:
+            written: Offsets up to which partitions were written.
+
+        Raises:
+            CorruptError: One ends before.
+        """
         options = {
             **self._output.options,
             "group.id": "dbfarm",
@@ -176,23 +192,57 @@ class OpenTopic(OpenOutput):
             "isolation.level": "read_committed" if self._output.is_transactional else "read_uncommitted",
         }
         with closing(Consumer(options, logger=_LOG)) as consumer:
-            ends = {partition: self._ends(consumer, partition) for partition in self._partitions}
+            ends = {partition: self._watermarks(consumer, partition) for partition in self._partitions}
+            reached = {partition: high for partition, (_, high) in ends.items()}
             found: dict[int, Any] = {}
             back = _BACK_FIRST
             # Behind the last record, transactions have marks, and records that were given up.
             while missing := [n for n, (low, high) in ends.items() if high > low and n not in found]:
                 starts = {n: max(ends[n][0], ends[n][1] - back if back <= _BACK_MOST else 0) for n in missing}
-                read = self._read_on(consumer, starts)
+                read = self._read_on(consumer, starts, reached)
                 found |= {n: read.get(n) for n in missing if n in read or starts[n] == ends[n][0]}
                 back *= 8
+        self._refuse_lost(written, reached)
         return [self._as_last(found.get(partition)) for partition in self._partitions]
 
-    def _ends(self, consumer: Consumer, partition: int) -> tuple[int, int]:
+    def _missing(self, partition: int, found: int, end: int) -> CorruptError:
+        shown, feed = self._output.shown, self._feed.decode()
+        message = (
+            f"partition {partition} of {shown} goes on at offset {found}, and feed {feed} has written it up to offset"
+            f" {end}: the topic was made anew, or has lost records that it had acknowledged"
+        )
+        return CorruptError(message, hint=self._hint, path=shown)
+
+    def _watermarks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
         low, high = consumer.get_watermark_offsets(TopicPartition(self._output.topic, partition), timeout=_ANSWER_S)
         return int(low), int(high)
 
-    def _read_on(self, consumer: Consumer, starts: Mapping[int, int]) -> dict[int, Any]:
-        """Return the last message of partitions from an offset on; a partition without one is missing."""
+    def _refuse_lost(self, written: Mapping[int, int], reached: Mapping[int, int]) -> None:
+        """Refuse partitions that end before what was acknowledged.
+
+        Args:
+            written: Offsets up to which they were written.
+            reached: Offsets up to which they were read.
+        """
+        short = {partition: end for partition, end in written.items() if reached.get(partition, 0) < end}
+        if not short:
+            return
+        # A transaction of another producer that is open hides what comes after it from who reads what is committed.
+        options = {**self._output.options, "group.id": "dbfarm", "isolation.level": "read_uncommitted"}
+        with closing(Consumer(options, logger=_LOG)) as consumer:
+            for partition, end in sorted(short.items()):
+                found = max(self._watermarks(consumer, partition)[1], reached.get(partition, 0))
+                if found < end:
+                    raise self._missing(partition, found, end)
+
+    def _read_on(self, consumer: Consumer, starts: Mapping[int, int], reached: dict[int, int]) -> dict[int, Any]:
+        """Return the last message of partitions from an offset on; a partition without one is missing.
+
+        Args:
+            consumer: What reads.
+            starts: The offset of each partition.
+            reached: Gets the offset at which each ends: not every broker's watermarks are right.
+        """
         consumer.assign([TopicPartition(self._output.topic, n, start) for n, start in starts.items()])
         last: dict[int, Any] = {}
         reading = set(starts)
@@ -200,11 +250,12 @@ class OpenTopic(OpenOutput):
             message = consumer.poll(_ANSWER_S)
             if message is None:
                 raise UnavailableError(f"{self._output.shown} does not answer", hint="Try again.")
-            error = message.error()
+            error, partition = message.error(), int(message.partition() or 0)
             if error is None:
-                last[int(message.partition() or 0)] = message
+                last[partition] = message
             elif error.code() == KafkaError._PARTITION_EOF:
-                reading.discard(message.partition())
+                reading.discard(partition)
+                reached[partition] = max(reached.get(partition, 0), int(message.offset() or 0))
             else:
                 raise KafkaException(error)
         return last
@@ -267,7 +318,7 @@ class OpenTopic(OpenOutput):
                 self._producer.commit_transaction(_ANSWER_S)
                 self._in_transaction = False
             self._waiting_since = None
-        return state
+        return replace(state, ends=dict(self._ends))
 
     def close(self) -> None:
         # What was not flushed was not promised, so that nobody waits for what has not been sent.
@@ -289,12 +340,21 @@ class OpenTopic(OpenOutput):
             message = f"{self._output.shown} has acknowledged no record for {_SILENCE_S:.0f} s"
             raise UnavailableError(message, hint="Nothing was lost: run it again.", path=self._output.shown)
 
-    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._acknowledged = True
-        if error is not None and self._failure is None:
-            self._failure = error
+        if error is not None:
+            self._failure = self._failure or error
+            return
+        partition, offset = message.partition(), message.offset()
+        if partition is None or offset is None or offset < 0:
+            return  # The broker had it already.
+        if offset < (end := self._ends.get(partition, 0)):
+            self._lost = self._lost or self._missing(partition, offset, end)
+        self._ends[partition] = max(offset + 1, end)
 
     def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
         if self._failure is not None:
             raise KafkaException(self._failure)
 

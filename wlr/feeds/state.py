@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
@@ -13,6 +13,7 @@ from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.model import FORMAT_VERSION, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from wlc.farm.attachment import Attachment
@@ -43,6 +44,7 @@ class FeedState:
         verify: Public keys that its farm's signatures are verified with.
         is_paused: It stays where it is until it is resumed.
         place: What tells the place from others of the same name, such as the id of a cluster; "" if nothing does.
+        ends: For each partition of a topic that it wrote to, the offset behind the last record that was acknowledged.
         run: Random id of the last run that wrote; whoever takes over writes another one.
         attachment: Which upstream it reads, if it chooses one or was told which; None if it reads what it is given.
     """
@@ -66,6 +68,7 @@ class FeedState:
     is_paused: bool = False
     beat_s: float = BEAT_S
     place: str = ""
+    ends: Mapping[int, int] = field(default_factory=dict)
     run: str = ""
     attachment: Attachment | None = None
 
@@ -102,6 +105,8 @@ def encode_state(state: FeedState) -> bytes:
         "place": state.place,
         "run": state.run,
     }
+    if state.ends:
+        content["ends"] = [list(each) for each in sorted(state.ends.items())]
     if state.attachment is not None:
         content["attachment"] = attachment_json(state.attachment)
     return encode_document(_KIND, content)
@@ -119,7 +124,7 @@ def decode_state(data: bytes, where: str) -> FeedState:
 
 def _state(content: dict[str, Any]) -> FeedState:
     known = "name master to tables form position batch_last clock history snapshot written file bytes header dropped"
-    fields.known_format(content, f"{known} verify is_paused beat_s place run", "attachment")
+    fields.known_format(content, f"{known} verify is_paused beat_s place run", "attachment ends")
     return FeedState(
         name=fields.as_text(content["name"]),
         master=fields.as_text(content["master"]),
@@ -131,7 +136,7 @@ def _state(content: dict[str, Any]) -> FeedState:
         clock=None if content["clock"] is None else fields.as_time(content["clock"]),
         history=fields.as_text(content["history"]),
         snapshot=None if content["snapshot"] is None else fields.as_count(content["snapshot"]),
-        written=None if content["written"] is None else _written(content["written"]),
+        written=None if content["written"] is None else _pair(content["written"]),
         file=fields.as_count(content["file"]),
         bytes=fields.as_count(content["bytes"]),
         header=fields.as_text(content["header"]),
@@ -140,11 +145,12 @@ def _state(content: dict[str, Any]) -> FeedState:
         is_paused=fields.as_flag(content["is_paused"]),
         beat_s=fields.as_beat(content["beat_s"]),
         place=fields.as_text(content["place"]),
+        ends=dict(map(_pair, fields.as_list(content.get("ends", [])))),
         run=fields.as_text(content["run"]),
         attachment=as_attachment(content["attachment"]) if "attachment" in content else None,
     )
 
 
-def _written(value: object) -> tuple[int, int]:
-    tick, number = map(fields.as_count, fields.as_list(value))
-    return tick, number
+def _pair(value: object) -> tuple[int, int]:
+    first, second = map(fields.as_count, fields.as_list(value))
+    return first, second
