@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import numbered_sql
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm import table_names
 from wlc.farm.database import describe_file
@@ -127,7 +127,7 @@ class RestoredTables:
             f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(sign({WEIGHT}) AS TINYINT) AS {WEIGHT},"
             f" * EXCLUDE ({WEIGHT}, _copy) FROM ({spread})"
         )
-        scan.connection.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet)")
+        scan.connection.execute(f"COPY ({query}) TO {literal(str(file))} ({PASSING})")
         described = describe_file(file, f"repair.d/{number}.parquet", added + removed)
         digest = self.own.digest(name)
         return TableFix(name, TableFile(described, name, scan.layouts[name]), file, added, removed, digest)
@@ -155,7 +155,7 @@ class RestoredTables:
         """Copy the farm's rows to where the connection of the replica can read them."""
         file = self.work / "reference.parquet"
         with self.own.images(name) as images:
-            self.own.connection.execute(f"COPY ({images}) TO {literal(str(file))} (FORMAT parquet)")
+            self.own.connection.execute(f"COPY ({images}) TO {literal(str(file))} ({PASSING})")
         columns = ", ".join(quote(file_column(column.name)) for column in scan.layouts[name].stored)
         return f"SELECT {columns} FROM {rows_of(file)}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file
@@ -248,7 +248,7 @@ class _Undoing:
             )
             self._made += 1
             path, into = f"{LOCAL}back/{self._made}.parquet", self.work / f"back {self._made}.parquet"
-            self.connection.execute(f"COPY ({images}) TO {literal(str(into))} (FORMAT parquet)")
+            self.connection.execute(f"COPY ({images}) TO {literal(str(into))} ({PASSING})")
         finally:
             for file in fetched:
                 self.database.release(file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import literal
@@ -166,7 +167,7 @@ def read_entering(scan: Scan, renamed: Name, tick: int, local: Path) -> Entering
     own += [ddl for ddl in after if ddl.object in indexes]
     with scan.images(name) as images:
         query = f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(1 AS TINYINT) AS {WEIGHT}, * FROM ({images})"
-        copied = scan.connection.execute(f"COPY ({query}) TO {literal(str(local))} (FORMAT parquet)").fetchall()
+        copied = scan.connection.execute(f"COPY ({query}) TO {literal(str(local))} ({PASSING})").fetchall()
     rows = int(copied[0][0])
     file = TableFile(describe_file(local, f"{LOCAL}{local.name}", rows), name, layout) if rows else None
     return EnteringTable(tuple(own), file, local)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database
@@ -114,7 +114,7 @@ def _images(file: TableFile, change: Change, tick: int, local: Path, into: Path)
     rows = f"SELECT * FROM {rows_of(local)} WHERE _tick = {tick}"
     try:
         with connect(into.parent) as connection, reading(f"rows of {change.table}"):
-            connection.execute(f"COPY ({rows}) TO {literal(str(into))} (FORMAT parquet)")
+            connection.execute(f"COPY ({rows}) TO {literal(str(into))} ({PASSING})")
     except CorruptError as error:
         # Such rows may be the reason why the transaction failed.
         return Quarantined(tick, change.table, change.added, change.removed, statement=error.message)
@@ -199,7 +199,7 @@ def _step(
         path, here = f"{LOCAL}retry/{number}.parquet", work / f"retry {number}.parquet"
         with connect(work) as connection:
             rows = f"SELECT * REPLACE (CAST({position.tick} AS BIGINT) AS _tick) FROM {rows_of(each.file)}"
-            connection.execute(f"COPY ({rows}) TO {literal(str(here))} (FORMAT parquet)")
+            connection.execute(f"COPY ({rows}) TO {literal(str(here))} ({PASSING})")
         files[path] = TableFile(describe_file(here, path, each.added + each.removed), each.table, each.layout)
         local[path] = here
         records.append(Change(each.table, path, each.added, each.removed))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
@@ -178,5 +179,5 @@ def _written(feed: ChangeFeed, path: Path) -> Path:
         feed.images() as images,
     ):
         query = f"SELECT * REPLACE ({fold.NEGATED}) FROM ({fold.sum_sql(feed.layout, images)})"
-        connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet)")
+        connection.execute(f"COPY ({query}) TO {literal(str(path))} ({PASSING})")
     return path

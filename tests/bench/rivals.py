@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.bench import tables
 from tests.bench.lakes import COLUMNS, ROOT, peak_gb, plain, read
+from wlc.dialect.duckdb.parquet_sql import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ NO_DELTA = "deltalake is missing, so its lines are left out: pip install deltala
 TIMEOUT_S = 240
 _NAMES = ", ".join(COLUMNS)
 # As many rows as a file of a replica has, and as its row groups have.
-_LIKE_OURS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 122880, ROW_GROUPS_PER_FILE 10"
+_LIKE_OURS = f"{KEPT}, ROW_GROUP_SIZE 122880, ROW_GROUPS_PER_FILE 10"
 
 
 def net_sql(changes: Sequence[str]) -> str:

@@ -1,19 +1,19 @@
-"""Readers of Delta tables that are no part of the suite, in an environment of their own, read every version of a life."""
+"""Polars and DuckDB read every version of a Delta table's life."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import polars
 import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import version_of
 from tests.open_lake import delta_table
+from tests.readers import other_duckdb
 from wlc.dialect.sql import literal
 from wlc.farm.model import Name
 from wlr.engine.parquet.delta import folder_of
@@ -21,27 +21,10 @@ from wlr.engine.parquet.delta import folder_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.deep
+    import pyarrow as pa
 
-# DuckDB 2.0 has no extension for Delta yet.
-NEEDS = ("duckdb==1.5.5", "duckdb-extension-delta==1.5.5", "pytz", "polars", "deltalake")
-READERS = """
-import sys
-from importlib.metadata import files
-import duckdb, polars
+pytestmark = pytest.mark.slow
 
-folder, out, *versions = sys.argv[1:]
-(extension,) = (file.locate() for file in files("duckdb-extension-delta") if file.name == "delta.duckdb_extension")
-connection = duckdb.connect()
-connection.execute(f"LOAD '{extension}'")
-for version in map(int, versions):
-    found = f"SELECT * FROM delta_scan('{folder}', version = {version})"
-    connection.execute(f"COPY ({found}) TO '{out}/duckdb-{version}.parquet' (FORMAT parquet)")
-    polars.scan_delta(folder, version=version).collect().write_parquet(f"{out}/polars-{version}.parquet")
-newest = f"SELECT * FROM delta_scan('{folder}')"
-connection.execute(f"COPY ({newest}) TO '{out}/duckdb-newest.parquet' (FORMAT parquet)")
-polars.scan_delta(folder).collect().write_parquet(f"{out}/polars-newest.parquet")
-"""
 T = Name("main", "t")
 VALUES = (
     "'2026-01-01 12:00', '2026-01-01 12:00Z', 1.25, [1, NULL], {'a': 7, 'b': ['x']},"
@@ -53,40 +36,42 @@ TYPES = (
 )
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("readers")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = f"{folder}/bin/python"
-    done = subprocess.run([python, "-m", "pip", "install", "--quiet", *NEEDS], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"pip cannot install {' '.join(NEEDS)}")
-    return python
-
-
-def rows(connection: duckdb.DuckDBPyConnection, files: list[str]) -> Counter[tuple[Any, ...]]:
-    listed = ", ".join(map(literal, files))
-    return Counter(connection.execute(f"SELECT COLUMNS(*)::VARCHAR FROM read_parquet([{listed}])").fetchall())
-
-
-def check_versions(python: str, lake: Path, table: Name, out: Path) -> int:
-    """Every version is what the manifest of its tick says; returns how many there are."""
-    ticks = {entry["version"]: entry["dbfarm_tick"] for entry in delta_table(lake, table).history()}
-    out.mkdir()
-    folder = f"{lake}/{folder_of(table)}".rstrip("/")
-    subprocess.run([python, "-c", READERS, folder, str(out), *map(str, ticks)], check=True, timeout=300)
+def rows(found: pa.Table) -> Counter[tuple[Any, ...]]:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        for version, tick in [*ticks.items(), ("newest", max(ticks.values()))]:
-            named = next((found for found in version_of(lake, tick).tables if found.table == table), None)
-            files = [f"{lake}/{part.file.path}" for part in named.parts] if named else []
-            wanted = rows(connection, files) if files else Counter()
-            for reader in ("duckdb", "polars"):
-                assert rows(connection, [f"{out}/{reader}-{version}.parquet"]) == wanted, (reader, version, tick)
-    return len(ticks)
+        connection.register("found", found)
+        return Counter(connection.execute("SELECT COLUMNS(*)::VARCHAR FROM found").fetchall())
 
 
-def test_every_version_of_a_life(python: str, tmp_path: Path) -> None:
+def named_rows(lake: Path, table: Name, tick: int) -> Counter[tuple[Any, ...]]:
+    named = next((found for found in version_of(lake, tick).tables if found.table == table), None)
+    if named is None or not named.parts:
+        return Counter()
+    listed = ", ".join(literal(f"{lake}/{part.file.path}") for part in named.parts)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return Counter(connection.execute(f"SELECT COLUMNS(*)::VARCHAR FROM read_parquet([{listed}])").fetchall())
+
+
+def read(folder: str, versions: list[int | None]) -> list[tuple[pa.Table, pa.Table]]:
+    """A Delta table as DuckDB and Polars read it, at versions; None is the newest one."""
+    numbered = [f", version = {version}" if version is not None else "" for version in versions]
+    by_duckdb = other_duckdb("1.5", [f"SELECT * FROM delta_scan({literal(folder)}{text})" for text in numbered])
+    by_polars = [polars.scan_delta(folder, version=version).collect().to_arrow() for version in versions]
+    return list(zip(by_duckdb, by_polars, strict=True))
+
+
+def check_versions(lake: Path, table: Name) -> int:
+    """Every version is what the manifest of its tick says; returns how many there are."""
+    ticks: dict[int | None, int] = {e["version"]: e["dbfarm_tick"] for e in delta_table(lake, table).history()}
+    ticks[None] = max(ticks.values())
+    answers = read(f"{lake}/{folder_of(table)}".rstrip("/"), list(ticks))
+    for (version, tick), (by_duckdb, by_polars) in zip(ticks.items(), answers, strict=True):
+        assert rows(by_duckdb) == rows(by_polars) == named_rows(lake, table, tick), (version, tick)
+    return len(ticks) - 1
+
+
+def test_every_version_of_a_life(tmp_path: Path) -> None:
     farm, lake = HandmadeFarm(tmp_path / "farm"), tmp_path / "lake"
     farm.publish([f"CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR, {TYPES})"])
     wlr.replicate(farm.url, into=lake, engine="local", open_tables="delta")
@@ -101,14 +86,10 @@ def test_every_version_of_a_life(python: str, tmp_path: Path) -> None:
     ):
         farm.publish(transaction)
         wlr.replicate(into=lake, engine="local")
-    assert check_versions(python, lake, T, tmp_path / "t") == 8
-    assert check_versions(python, lake, Name("main", "u"), tmp_path / "u") == 1
+    assert check_versions(lake, T) == 8
+    assert check_versions(lake, Name("main", "u")) == 1
     wlr.prune(lake, keep="0")
     farm.publish([Rows("t", ("2",), ("1",))])
     wlr.replicate(into=lake, engine="local")
-    subprocess.run(
-        [python, "-c", READERS, f"{lake}/{folder_of(T)}".rstrip("/"), str(tmp_path)], check=True, timeout=300
-    )
-    with duckdb.connect() as connection:
-        for reader in ("duckdb", "polars"):
-            assert rows(connection, [f"{tmp_path}/{reader}-newest.parquet"]) == {("1",): 1, ("2",): 1}
+    for found in read(f"{lake}/{folder_of(T)}".rstrip("/"), [None])[0]:
+        assert rows(found) == {("1",): 1, ("2",): 1}

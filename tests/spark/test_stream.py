@@ -29,9 +29,9 @@ class Stream:
         self.folder = folder
         self.options = {"database": url, "table": "t", "changes": "true", **options}
 
-    def start(self, **trigger: object) -> StreamingQuery:
+    def start(self, columns: tuple[str, ...] = ("i",), **trigger: object) -> StreamingQuery:
         changes = self.spark.readStream.format("dbfarm").options(**self.options).load()
-        writer = changes.select("i", "_tick", "_weight").writeStream.format("parquet")
+        writer = changes.select(*columns, "_tick", "_weight").writeStream.format("parquet")
         writer = writer.option("path", f"{self.folder}/out").option("checkpointLocation", f"{self.folder}/checkpoint")
         return writer.trigger(**trigger).start()
 
@@ -41,7 +41,7 @@ class Stream:
         assert query.awaitTermination(300)
         return query
 
-    def rows(self) -> list[tuple[int, int, int]]:
+    def rows(self) -> list[tuple[object, ...]]:
         """What the sink holds, in order."""
         found = self.spark.read.parquet(f"{self.folder}/out")
         return sorted(tuple(row) for row in found.collect())
@@ -117,3 +117,27 @@ def test_streams_are_of_changes_and_open_ended(spark: SparkSession, tmp_path: Pa
     writer = rows.writeStream.format("parquet").option("path", f"{tmp_path}/rows")
     with pytest.raises(Exception, match="a stream is of changes"):
         writer.option("checkpointLocation", f"{tmp_path}/rows_checkpoint").start().awaitTermination(300)
+
+
+@pytest.mark.parametrize("change", ["RENAME COLUMN v TO w", "DROP COLUMN v"])
+def test_a_column_that_is_gone_ends_the_stream(spark: SparkSession, tmp_path: Path, change: str) -> None:
+    """`tests/unit/test_stream_columns.py` has all kinds of schema change."""
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE t (i INTEGER, v VARCHAR)", Rows("t", added=("1, 'a'",))])
+    stream = Stream(spark, tmp_path, farm.url)
+    query = stream.start(processingTime="300 milliseconds", columns=("i", "v"))
+    wait_for(lambda: len(batches(query)) == 1, "the first log file")
+    left = "1, 'a'" if "RENAME" in change else "1"
+    farm.publish([Rows("t", added=("2, 'b'",))], [f"ALTER TABLE t {change}"], [Rows("t", removed=(left,))])
+    with pytest.raises(Exception, match=r"transaction 3 dropped or renamed column v of table main\.t") as ended:
+        query.awaitTermination(60)
+    assert "from_tick 2 to_tick 2, then begin a new stream with from_tick 3" in str(ended.value)
+    assert stream.rows() == [(1, "a", 1, 1)]
+    # As the error says.
+    options = {**stream.options, "from_tick": "2", "to_tick": "2"}
+    between = spark.read.format("dbfarm").options(**options).load().select("i", "v", "_tick", "_weight")
+    assert [tuple(row) for row in between.collect()] == [(2, "b", 2, 1)]
+    (tmp_path / "new").mkdir()
+    new = Stream(spark, tmp_path / "new", farm.url, from_tick="3")
+    new.finish()
+    assert new.rows() == [(1, 4, -1)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow.parquet
 import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm, Rows
 from wlc.capture.postgres.digests import of_files
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.farm.model import Column, Layout, Name
 from wlc.farm.store import open_store
 from wlr.engine.parquet import checkpoint
@@ -66,3 +67,16 @@ def test_a_checkpoint_of_a_delta_log_in_such_a_folder(tmp_path: Path) -> None:
     checkpoint.write_checkpoint(store, "c.parquet", added.encode())
     log = checkpoint.read_checkpoint(store, "c.parquet", DeltaLog(), 0)
     assert "a.parquet" in str(log)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 3000])
+@pytest.mark.parametrize("declared", ["INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"])
+def test_arrow_reads_neighbours_that_are_far_apart_in_kept_files(tmp_path: Path, declared: str, rows: int) -> None:
+    bits = 8 * {"T": 1, "S": 2, "I": 4, "B": 8}[declared.removeprefix("U")[0]]
+    low = 0 if declared.startswith("U") else -(2 ** (bits - 1))
+    values = [low + (2**bits - 1) * (number % 2) for number in range(rows)]
+    selected = f"SELECT v, {{'a': [v]}} AS nested FROM (SELECT unnest($1::{declared}[]) AS v)"
+    duckdb.execute(f"COPY ({selected}) TO '{tmp_path}/f' ({KEPT})", [values])
+    assert pyarrow.parquet.read_table(tmp_path / "f").to_pylist() == [
+        {"v": value, "nested": {"a": [value]}} for value in values
+    ]

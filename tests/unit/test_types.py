@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
-import pyarrow.parquet
 import pytest
 
 from wlc.dialect.duckdb import catalog
 from wlc.dialect.sql import quote
-from wlc.dialect.types import TABLE, DigestText, file_format, load_sql, parse, storage_type, store_sql
+from wlc.dialect.types import TABLE, DigestText, load_sql, parse, storage_type, store_sql
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Column, Name
 
@@ -345,17 +344,3 @@ def test_an_unknown_type_is_refused_by_column(declared: str) -> None:
         load_sql(Column('wei"rd', declared))
     with pytest.raises(UnsupportedError):
         storage_type(declared)
-
-
-@pytest.mark.parametrize("rows", [1, 9, 3000])
-@pytest.mark.parametrize(("leaf", "bits"), [("UTINYINT", 8), ("USMALLINT", 16), ("UINTEGER", 32), ("UBIGINT", 64)])
-def test_readers_built_on_arrow_read_the_largest_values(tmp_path: Path, leaf: str, bits: int, rows: int) -> None:
-    values = [2**bits - 1 - number * 7 % 250 for number in range(rows)]
-    options = file_format([Column("v", leaf), Column("nested", f"STRUCT(a {leaf}[])")])
-    selected = (
-        f"SELECT v::{leaf} AS v, {{'a': [v]}}::STRUCT(a {leaf}[]) AS nested FROM (SELECT unnest($1::UBIGINT[]) AS v)"
-    )
-    duckdb.execute(f"COPY ({selected}) TO '{tmp_path}/f' ({options})", [values])
-    assert pyarrow.parquet.read_table(tmp_path / "f").to_pylist() == [
-        {"v": value, "nested": {"a": [value]}} for value in values
-    ]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import numbered_sql
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import file_format
 from wlc.farm.digest import MODULUS
 from wlc.farm.model import WEIGHT, file_column
 from wlr.filtering.images import chosen_images
@@ -75,8 +74,7 @@ def write_passing(
         query = _netted(own, passing.sql) if chosen.columns or chosen.masks else passing.sql
         stored = ", ".join(fold.stored_columns(own))
         connection.execute(
-            f"COPY (SELECT _tick, {WEIGHT}, {stored} FROM ({query}) ORDER BY _tick) TO {literal(str(into))}"
-            f" ({file_format(own.stored)})"
+            f"COPY (SELECT _tick, {WEIGHT}, {stored} FROM ({query}) ORDER BY _tick) TO {literal(str(into))} ({KEPT})"
         )
         numbered = numbered_sql(own, rows_of(into), tick="_tick", w=WEIGHT)
         counts = "count(*) FILTER (w > 0), count(*) FILTER (w < 0)"

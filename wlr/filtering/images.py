@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.errors import InvalidError, UnavailableError
@@ -202,7 +202,7 @@ def write_images(connection: duckdb.DuckDBPyConnection, images: ChosenImages, in
     """Write images as a data file whose rows are of one tick; return how many it adds and removes."""
     with images.reading():
         query = f"SELECT CAST({tick} AS BIGINT) AS _tick, * FROM ({images.sql})"
-        connection.execute(f"COPY ({query}) TO {literal(str(into))} (FORMAT parquet)")
+        connection.execute(f"COPY ({query}) TO {literal(str(into))} ({PASSING})")
         counts = f"count(*) FILTER ({WEIGHT} > 0), count(*) FILTER ({WEIGHT} < 0)"
         added, removed = connection.execute(f"SELECT {counts} FROM {rows_of(into)}").fetchall()[0]
     return int(added), int(removed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_rows
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY
@@ -91,7 +91,7 @@ class _Snapshot:
             images = chosen_images(self.connection, chosen, table.layout, raw)
             columns = ", ".join(fold.stored_columns(images.layout))
             with images.reading():
-                copy = f"COPY (SELECT {columns} FROM ({images.sql})) TO {literal(str(into))} (FORMAT parquet)"
+                copy = f"COPY (SELECT {columns} FROM ({images.sql})) TO {literal(str(into))} ({KEPT})"
                 rows = int(self.connection.execute(copy).fetchall()[0][0])
         finally:
             self.release(fetched)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import WEIGHT, file_column
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 # Ten of DuckDB's row groups: small enough to rewrite in half a second, large enough that a lake has few of them.
 ROWS_PER_FILE = 10 * 122_880
-# Changes on their way to the kernel are read once and soon.
-_PASSING = "FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION v2"
 _PART = fold.NUMBER
 
 Key = tuple[str, ...]
@@ -113,7 +111,7 @@ def _number_of(table: TargetTable, lows: Sequence[Key], first: int = 0) -> str:
 
 
 def _partition(connection: duckdb.DuckDBPyConnection, query: str, folder: Path) -> dict[int, list[Path]]:
-    connection.execute(f"COPY ({query}) TO {literal(str(folder))} ({_PASSING}, PARTITION_BY ({_PART}))")
+    connection.execute(f"COPY ({query}) TO {literal(str(folder))} ({PASSING}, PARTITION_BY ({_PART}))")
     return {int(found.name.partition("=")[2]): sorted(found.iterdir()) for found in folder.iterdir()}
 
 
@@ -132,7 +130,7 @@ def route_evenly(
 def fold_all(connection: duckdb.DuckDBPyConnection, table: TargetTable, changes: Sequence[Path], into: Path) -> None:
     """Write the net change of images, all those of a key among them, for a target that speaks SQL."""
     query = fold.net_sql(table, f"SELECT * FROM {rows_of(*changes)}")
-    connection.execute(f"COPY ({query}) TO {literal(str(into))} ({_PASSING})")
+    connection.execute(f"COPY ({query}) TO {literal(str(into))} ({PASSING})")
 
 
 # Merging -------------------------------------------------------------------------------------------------------------
@@ -222,7 +220,7 @@ def net_of_bag(
     number = f"row_number() OVER () AS {_PART}"
     for file, sign, more in ((net.removed_file, "<", f", {number}"), (net.added_file, ">", "")):
         query = f"SELECT *{more} FROM temp.net WHERE {WEIGHT} {sign} 0"
-        connection.execute(f"COPY ({query}) TO {literal(str(file))} ({_PASSING})")
+        connection.execute(f"COPY ({query}) TO {literal(str(file))} ({PASSING})")
     return net
 
 
@@ -231,7 +229,7 @@ def find_copies(
 ) -> None:
     """Write how many copies a file has of each numbered image to remove: columns `number`, `copies`."""
     query = f"SELECT n.{_PART} AS number, count(*) AS copies FROM {rows_of(base)} AS t JOIN {rows_of(removed)} AS n"
-    connection.execute(f"COPY ({query} ON {_same(table)} GROUP BY 1) TO {literal(str(into))} ({_PASSING})")
+    connection.execute(f"COPY ({query} ON {_same(table)} GROUP BY 1) TO {literal(str(into))} ({PASSING})")
 
 
 def share_out(
@@ -268,7 +266,7 @@ def share_out(
     shares = {int(part): folder / f"share {part}.parquet" for (part,) in parts}
     for part, file in shares.items():
         query = f"SELECT * EXCLUDE ({_PART}) FROM temp.shares WHERE {WEIGHT} < 0 AND {_PART} = {part}"
-        connection.execute(f"COPY ({query}) TO {literal(str(file))} ({_PASSING})")
+        connection.execute(f"COPY ({query}) TO {literal(str(file))} ({PASSING})")
     return shares
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import file_format
 from wlc.farm.model import file_column
 
 if TYPE_CHECKING:
@@ -37,19 +36,18 @@ def write_file(connection: duckdb.DuckDBPyConnection, layout: Layout, query: str
     """
     columns = {quote(file_column(column.name)): layout.is_required(column) for column in layout.stored}
     required = [name for name, is_required in columns.items() if is_required]
-    options = file_format(layout.stored)
-    rows = _copy(connection, columns, required, query, path, options)
+    rows = _copy(connection, columns, required, query, path)
     if not required:
         return rows
     if rows != expected:
-        return _copy(connection, columns, [], query, path, options)
+        return _copy(connection, columns, [], query, path)
     found = connection.execute(
         f"SELECT name FROM parquet_schema({literal(str(path))}) WHERE repetition_type = 'REQUIRED'"
     )
     if not set(required) <= {quote(name) for (name,) in found.fetchall()}:
         # Statistics know nothing of a UNION with an empty part, or of what is filtered above a window.
         first = path.rename(path.with_suffix(".first"))
-        _copy(connection, columns, required, f"FROM {rows_of(first)}", path, options)
+        _copy(connection, columns, required, f"FROM {rows_of(first)}", path)
         first.unlink()
     return rows
 
@@ -60,11 +58,10 @@ def _copy(
     required: Collection[str],
     query: str,
     path: Path,
-    options: str,
 ) -> int:
     """Write a query's columns to a file; rows without a value in a required one are left out."""
     # TRY makes the statistics say that there may be NULLs, and the filter that there are none.
     selected = ", ".join(name if name in required else f"TRY({name}) AS {name}" for name in columns)
     where = f" WHERE {' AND '.join(f'{name} IS NOT NULL' for name in required)}" if required else ""
-    copied = f"COPY (SELECT {selected} FROM ({query}){where}) TO {literal(str(path))} ({options})"
+    copied = f"COPY (SELECT {selected} FROM ({query}){where}) TO {literal(str(path))} ({KEPT})"
     return int(connection.execute(copied).fetchall()[0][0])

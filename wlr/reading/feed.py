@@ -11,12 +11,12 @@ from wlc.farm.model import Change, Clear, Ddl
 from wlr import log_reader
 from wlr.plan.step import Read, actions_of
 from wlr.plan.stop import Stop
-from wlr.reading.contents import refuse_broken
+from wlr.reading.contents import refuse_broken, tables_at
 from wlr.reading.layouts import mapped_values
 from wlr.reading.trace import LogPart, Trace, edit_between, edited, forgets, renames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -114,6 +114,57 @@ def plan_feed(
         tuple(replace(rows, values=_values_of_removed(rows, layouts)) for rows in removed),
         tuple(layouts),
         tuple((read, known) for (_, known), read in by_layout.items()),
+    )
+
+
+def refuse_other_columns(
+    database: FarmDatabase, plan: FeedPlan, table: Name, wanted: Collection[str], first: int, *, has_begun: bool
+) -> None:
+    """Refuse a schema change after which a column of a stream would be NULL, or not what its older rows say.
+
+    Args:
+        database: The farm database.
+        plan: The next changes of the stream.
+        table: Its table.
+        wanted: Names of the columns that it gives.
+        first: The first tick of the changes.
+        has_begun: It has given changes before.
+
+    Raises:
+        UnsupportedError: There is such a change behind rows of the stream; the message names the transaction.
+    """
+    old = _layout_before(database, table, plan.layouts[0].tick) if plan.layouts else None
+    for number, new in enumerate(plan.layouts):
+        has_older = has_begun or bool(plan.removed) or any(known <= number for _, known in plan.by_layout)
+        lost = [name for name in wanted if old and _loses(name, old, new)]
+        if lost and has_older:
+            raise _other_columns(table, new.tick, lost, first)
+        old = new.layout
+
+
+def _layout_before(database: FarmDatabase, table: Name, tick: int) -> Layout | None:
+    contents = tables_at(database, Stop(tick=tick - 1)).get(table) if tick > 1 else None
+    return contents.layout if contents else None
+
+
+def _loses(wanted: str, old: Layout, new: NewLayout) -> bool:
+    """Say whether a statement took a column away, or gave rows that lacked it something else than NULL."""
+    had, has = _has(old, wanted), _has(new.layout, wanted)
+    if had or not has or not new.is_altered:
+        return had and not has
+    is_added_empty = new.layout.shape[:-1] == old.shape and new.layout.stored[-1].default in (None, "NULL")
+    return not is_added_empty
+
+
+def _has(layout: Layout, wanted: str) -> bool:
+    return any(column.name.lower() == wanted.lower() for column in layout.stored)
+
+
+def _other_columns(table: Name, tick: int, lost: Sequence[str], first: int) -> UnsupportedError:
+    before = f"Read the changes from_tick {first} to_tick {tick - 1}, then begin" if first < tick else "Begin"
+    return UnsupportedError(
+        f"transaction {tick} dropped or renamed column {', '.join(lost)} of table {table}, or added it with a default",
+        hint=f"{before} a new stream with from_tick {tick} and a new checkpoint.",
     )
 
 

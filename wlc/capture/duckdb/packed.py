@@ -22,7 +22,7 @@ from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import JournalledImages
 from wlc.dialect.duckdb import digest_sql
 from wlc.dialect.duckdb.opening import wal_of
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import WEIGHT, file_column
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
     from wlc.farm.model import Layout
 
-# How data files of batches are written.
-FORMAT = "(FORMAT parquet, COMPRESSION zstd)"
 # From so many rows on: each such transaction gets a data file of its own, which many small ones would not be worth.
 ROWS = 200_000
 # DuckDB holds the pieces of a transaction in memory while it commits them.
@@ -76,7 +74,7 @@ class Packing:
                 for value, column in zip(table.values, table.layout.stored, strict=True)
             )
             images = f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(1 AS TINYINT) AS {WEIGHT}, {stored}"
-            copied = f"COPY ({images} FROM {table.sql} WHERE {where}) TO {literal(str(file))} {FORMAT}"
+            copied = f"COPY ({images} FROM {table.sql} WHERE {where}) TO {literal(str(file))} ({KEPT})"
             rows = int(connection.execute(copied).fetchall()[0][0])
             size = file.stat().st_size
             if self.packed_bytes + size > _room(connection):
@@ -110,7 +108,7 @@ def _can_write(connection: duckdb.DuckDBPyConnection, file: Path) -> bool:
     """Try on a connection of its own: an error of DuckDB would end the user's transaction."""
     try:
         with connection.cursor() as other:
-            other.execute(f"COPY (SELECT 1) TO {literal(str(file))} {FORMAT}")
+            other.execute(f"COPY (SELECT 1) TO {literal(str(file))} ({KEPT})")
     except duckdb.Error:
         return False
     # DuckDB writes a file that exists already under another name first.

@@ -20,6 +20,7 @@ from wlc.capture.duckdb.journal import (
 )
 from wlc.capture.duckdb.unpublished_run import entries_of, read_run, with_paths
 from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths
 from wlc.farm.database import describe_file
@@ -438,9 +439,7 @@ def _write_file(
     keeps_order = connection.execute("SELECT current_setting('preserve_insertion_order')").fetchall()[0][0]
     order = "" if keeps_order else " ORDER BY _tick"
     images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]} AND {chosen}{order}"
-    rows = connection.execute(
-        f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} {packed.FORMAT}"
-    ).fetchall()
+    rows = connection.execute(f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} ({KEPT})").fetchall()
     return int(rows[0][0])
 
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 from wlc.capture.postgres.connection import ArrowReader
 from wlc.capture.postgres.row_store import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import file_format, store_sql
+from wlc.dialect.types import store_sql
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError
@@ -127,7 +128,7 @@ class _Copier:
                 "rows_of_table", pa.RecordBatchReader.from_batches(first.schema, _chained(first, blocks))
             )
             group = f"ROW_GROUP_SIZE {row_group_rows(first.nbytes / max(first.num_rows, 1))}"
-            options = f"{file_format(column for column, _ in columns)}, {group}"
+            options = f"{KEPT}, {group}"
             sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({options})"
             ((rows,),) = self._connection.execute(sql).fetchall()
         except duckdb.InvalidInputException as error:

@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from wlc.capture.postgres import misfits
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
@@ -34,7 +35,6 @@ _MEMORY = "1GB"
 # One in so many bytes of it holds views; the rest is DuckDB's.
 _HELD_SHARE = 4
 _VIEW_BYTES = 16
-_FORMAT = "FORMAT parquet, COMPRESSION zstd"
 _ROW_GROUP_BYTES = 16 << 20
 
 
@@ -181,7 +181,7 @@ class RowStore:
             query = f"SELECT number + {first_tick} AS _tick, weight AS _weight{stored} FROM"
             query = f"{query} (SELECT number, weight{read} FROM {source})"
             with misfits.noticed():
-                self.connection.execute(f"COPY ({query}) TO {literal(str(target))} ({_FORMAT}, {rows})")
+                self.connection.execute(f"COPY ({query}) TO {literal(str(target))} ({KEPT}, {rows})")
         self._forget(segment)
         return layout
 

@@ -1,4 +1,4 @@
-"""How SQL text names the rows of Parquet files."""
+"""How SQL text names the rows of Parquet files, and how it writes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from wlc.dialect.sql import literal
 
 if TYPE_CHECKING:
     from os import PathLike
+
+# COPY's options for a file that is kept, and that readers other than DuckDB may read. Version 2 has encodings at which
+# some of them fail, docs/decisions/0006-parquet-replicas.md.
+KEPT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v1"
+# COPY's options for a file that only dbfarm reads.
+PASSING = "FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION v2"
 
 
 def rows_of(*files: str | PathLike[str], options: str = "") -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.digest_sql import sum_quickly, sum_rows
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import file_format, storage_type, store_sql
+from wlc.dialect.types import storage_type, store_sql
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.digest import differing
@@ -160,7 +161,7 @@ def _copy(
     """Copy one table into a new file of `folder` and list it in `files`; an empty table gets none."""
     path = paths.snapshot_data_path(len(files))
     target = folder / path
-    sql = f"COPY ({_select(catalog, name, layout)}) TO {literal(str(target))} ({file_format(layout.stored)})"
+    sql = f"COPY ({_select(catalog, name, layout)}) TO {literal(str(target))} ({KEPT})"
     rows = _run_copy(connection, sql, name, layout)
     described: tuple[DataFile, ...] = ()
     if rows:

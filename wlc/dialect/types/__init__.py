@@ -6,7 +6,7 @@ type, add a row there, a line to docs/types.md and values to tests/unit/test_typ
 """
 
 from wlc.dialect.types.column_types import BY_NAME, TABLE, DigestText, PostgresText, TypeRow
-from wlc.dialect.types.storage import file_format, load_sql, storage_type, store_sql
+from wlc.dialect.types.storage import load_sql, storage_type, store_sql
 from wlc.dialect.types.syntax import ColumnType, parse
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "DigestText",
     "PostgresText",
     "TypeRow",
-    "file_format",
     "load_sql",
     "parse",
     "storage_type",

@@ -16,7 +16,7 @@ from wlc.dialect.types.syntax import parse
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from wlc.dialect.types.syntax import ColumnType
     from wlc.farm.model import Column
@@ -53,16 +53,6 @@ def store_sql(column: Column, value: str | None = None) -> str:
         return value
     built = _rebuild(parsed, value, _store_leaf, 0) if _needs_rebuild(parsed) else value
     return f"CAST({built} AS {storage})"
-
-
-def file_format(columns: Iterable[Column]) -> str:
-    """Return COPY's options for a file that is kept, which readers other than DuckDB read as well.
-
-    The encodings of Parquet's version 2 make files a third smaller and are no slower to write or read. DuckDB 2.0
-    writes a UINTEGER of 2^31 or more in them so that readers built on Arrow fail.
-    """
-    version = "v1" if any("UINTEGER" in storage_type(column.type) for column in columns) else "v2"
-    return f"FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION {version}"
 
 
 def load_sql(column: Column, value: str | None = None) -> str:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal
 from wlr.engine.calculator import connect
 from wlr.engine.parquet.delta import replayed
@@ -40,7 +40,7 @@ def write_checkpoint(store: Store, path: str, content: bytes) -> None:
         lines.write_bytes(content)
         with connect(Path(folder)) as connection:
             read = f"read_json({literal(str(lines))}, format = 'newline_delimited', columns = {{{columns}}})"
-            connection.execute(f"COPY (FROM {read}) TO {literal(str(file))} (FORMAT parquet)")
+            connection.execute(f"COPY (FROM {read}) TO {literal(str(file))} ({KEPT})")
         store.create(path, file)
 
 

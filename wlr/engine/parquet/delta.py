@@ -152,12 +152,23 @@ def _delta_type(stored: ColumnType) -> Any:
         case "MAP":
             (_, key), (_, value) = members
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+        case "STRUCT" if _looks_like_variant(members):
+            raise UnsupportedError(
+                "DuckDB's delta_scan takes a STRUCT of metadata and value, as of a VARIANT, for a VARIANT"
+            )
         case "STRUCT":
             return {"type": "struct", "fields": [_field(name, member) for name, member in members]}
         case _ if stored.row.delta is None:
             raise UnsupportedError(f"Delta has no type for {stored.text}")
         case _:
             return stored.row.delta.format(stored.parameters)
+
+
+def _looks_like_variant(members: list[tuple[str, Any]]) -> bool:
+    """Say whether DuckDB 1.5 reads a group of a Delta table as a VARIANT, whatever the schema calls it, and fails."""
+    types = dict(members)
+    has_names = types.keys() - {"typed_value"} == {"metadata", "value"}
+    return has_names and all(types[name] in ("string", "binary") for name in ("metadata", "value"))
 
 
 # Entries -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, Sup
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr import log_reader
 from wlr.plan.stop import Stop
-from wlr.reading.feed import plan_feed
+from wlr.reading.feed import plan_feed, refuse_other_columns
+from wlr.reading.query import feed_column
 from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks
 from wlr.spark.task_reading import speaking
 
@@ -89,7 +90,11 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             )
             if batches[-1][1] != end["chain"]:
                 raise _other_past(database, end["batch"])
-            plan = plan_feed(database, batches, self.found.table, (first, None))
+            table, columns = self.found.table, self.found.layout.stored
+            plan = plan_feed(database, batches, table, (first, None))
+            wanted = [column.name for column in columns if feed_column(column.name) in self.job.wanted]
+            first_read = max(first, batches[0][0].first)
+            refuse_other_columns(database, plan, table, wanted, first_read, has_begun="first" not in start)
             return feed_tasks(self.found.layout, plan, options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
