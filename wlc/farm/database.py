@@ -357,10 +357,9 @@ class FarmDatabase:
 
     def delete_batch(self, number: int) -> None:
         """Delete a batch, its log file first: without it, the rest is nothing. Can be repeated."""
-        data = self.logs.list(paths.data_folder(self.name, number))
-        self.logs.delete(paths.log_path(self.name, number))
-        for entry in data:
-            self.logs.delete(entry.path)
+        data = [entry.path for entry in self.logs.list(paths.data_folder(self.name, number))]
+        for path in (paths.log_path(self.name, number), *data):
+            self.logs.delete(path)
 
     def leftover_numbers(self) -> list[int]:
         """Return the numbers below the newest batch that have data files but no log file, rising.
