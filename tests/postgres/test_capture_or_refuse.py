@@ -454,7 +454,6 @@ SILENCERS = (
 )
 
 
-@pytest.mark.slow
 def test_a_user_can_neither_silence_nor_forge_what_is_captured(
     cluster: Cluster, database_url: str, farm: str, tmp_path: Path
 ):
@@ -482,7 +481,6 @@ def test_a_type_waits_for_those_who_write_its_values(database_url: str, farm: st
     check(database_url, farm, tmp_path / "replica.duckdb")
 
 
-@pytest.mark.slow
 def test_what_bypasses_disabled_triggers_is_named(database_url: str, farm: str, tmp_path: Path):
     master(database_url, farm, f"{SIMPLE}; CREATE TABLE dropped (a int)")
     execute(
@@ -529,7 +527,6 @@ def test_status_says_what_it_cannot_check_because_somebody_has_locked_it(databas
     assert wlc.status(database_url).bypassed == {}
 
 
-@pytest.mark.slow
 def test_only_tables_of_the_patterns_are_replicated(database_url: str, farm: str, tmp_path: Path):
     before = """CREATE SCHEMA s; CREATE TABLE in_a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);
         CREATE TABLE s.any (id int); INSERT INTO in_a VALUES (1); INSERT INTO b VALUES (1); INSERT INTO s.any VALUES (1);
@@ -598,7 +595,6 @@ MOVES: dict[str, tuple[str, tuple[str, ...], set[str]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", MOVES)
 def test_tables_that_move_across_the_pattern(database_url: str, farm: str, tmp_path: Path, kind: str):
     before, statements, tables = MOVES[kind]
@@ -646,7 +642,6 @@ def test_a_table_that_left_the_publication_ends_the_history(database_url: str, f
 _PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = 'dbfarm_x'"
 
 
-@pytest.mark.slow
 def test_patterns_are_for_postgresql_only(tmp_path: Path):
     import duckdb
 

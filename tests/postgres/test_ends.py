@@ -203,7 +203,6 @@ def test_a_slot_that_the_server_gave_up(own_cluster: Cluster, farm: str, tmp_pat
         execute(url, f"SELECT pg_drop_replication_slot(slot_name) FROM ({SLOT}) s")
 
 
-@pytest.mark.slow
 def test_a_restored_copy_is_refused_and_leaves_the_original_alone(
     bank: str, farm: str, cluster: Cluster, tmp_path: Path
 ):
@@ -266,7 +265,6 @@ def test_another_master_fences_off_the_first(bank: str, farm: str, cluster: Clus
     assert [row[0] for row in execute(bank, LEFT)] == ["table state", "schema wlc"]
 
 
-@pytest.mark.slow
 def test_stop_leaves_nothing_but_the_state(database_url: str, farm: str, tmp_path: Path):
     execute(
         database_url,

@@ -214,7 +214,6 @@ def shared(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     wlc.stop(url)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tag", TAGS)
 def test_a_command_runs_and_publishing_goes_on(shared: tuple[str, str, str], tag: str):
     url, _, _ = shared
@@ -225,7 +224,6 @@ def test_a_command_runs_and_publishing_goes_on(shared: tuple[str, str, str], tag
         assert connection.execute("SELECT count(*) FROM wlc.pending WHERE what <> 'rewritten'").fetchall() == [(0,)]
 
 
-@pytest.mark.slow
 def test_replicas_follow_all_of_them(shared: tuple[str, str, str]):
     url, farm, replica = shared
     with warnings.catch_warnings():

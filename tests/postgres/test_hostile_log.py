@@ -314,7 +314,6 @@ def test_a_table_that_came_without_its_policies_is_granted_to_nobody(replica: st
         assert connection.execute("SELECT relacl FROM pg_class WHERE relname = 't2'").fetchall() == [(None,)]
 
 
-@pytest.mark.slow
 def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -> None:
     for statement in STATEMENTS:
         made = Ddl("CREATE TABLE", Name("main", "x"), statement.replace("{folder}", str(outside)))
@@ -366,7 +365,6 @@ def test_honest_words_run(replica: str) -> None:
         assert outcome(replica, Ddl("CREATE", Name("public", "x"), statement, dialect="postgres")) == "ran", statement
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

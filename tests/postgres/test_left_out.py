@@ -159,7 +159,6 @@ def test_tables_do_without_what_only_an_owner_can_create(
     assert wlr.status(copy).left_out == {}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_base_type_is_text_unless_the_owner_created_it(cluster: Cluster, database_url: str, tmp_path: Path) -> None:
     farm, bare, prepared = str(tmp_path / "farm"), cluster.create_database(), cluster.create_database()
@@ -190,7 +189,6 @@ def test_a_base_type_is_text_unless_the_owner_created_it(cluster: Cluster, datab
     assert execute(bare, "SELECT to_regtype('word')") == [(None,)]
 
 
-@pytest.mark.slow
 def test_a_file_and_a_lake_list_what_only_postgresql_has(database_url: str, tmp_path: Path) -> None:
     farm, copy, lake = str(tmp_path / "farm"), tmp_path / "copy.duckdb", tmp_path / "lake"
     execute(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.postgres.cluster import Cluster
     from tests.postgres.comparing import Rows
 
-pytestmark = pytest.mark.slow
-
 TABLES = {
     "customers": "CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, mail varchar(80), since date)",
     "orders": """CREATE TABLE orders (id bigserial PRIMARY KEY, customer bigint REFERENCES customers ON DELETE CASCADE,
@@ -212,6 +210,7 @@ def busy_shop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Sho
     return new_shop(cluster, tmp_path_factory.mktemp("busy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", sampled(list(CHANGES), 9))
 def test_changes_arrive(busy_shop: Shop, change: str) -> None:
     execute(busy_shop.url, "TRUNCATE customers CASCADE", "TRUNCATE notes", *ROWS.values())
@@ -290,6 +289,7 @@ def changed_schemas(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:CREATE FUNCTION in_a_function.grow:UserWarning")
 def test_schema_changes_arrive(changed_schemas: tuple[list[str], Compared]) -> None:
     changes, compared = changed_schemas
@@ -299,6 +299,7 @@ def test_schema_changes_arrive(changed_schemas: tuple[list[str], Compared]) -> N
         assert wrong == [], f"of {changes}"
 
 
+@pytest.mark.slow
 def test_a_new_value_of_an_enum_arrives(shop: Shop, cluster: Cluster) -> None:
     execute(shop.url, "CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TABLE person (feels mood)")
     execute(shop.url, "INSERT INTO person VALUES ('ok')", "ALTER TYPE mood ADD VALUE 'happy' BEFORE 'ok'")

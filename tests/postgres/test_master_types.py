@@ -364,7 +364,6 @@ def test_values_that_do_not_fit_stay_text_and_never_become_something_else(
     assert found == [(held,)]
 
 
-@pytest.mark.slow
 def test_defaults_of_new_columns_do_not_depend_on_the_settings_of_who_adds_them(
     database_url: str, farm: str, tmp_path: Path
 ):

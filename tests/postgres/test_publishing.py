@@ -299,7 +299,6 @@ def test_dying_around_every_write_to_the_database(
         last += 4
 
 
-@pytest.mark.slow
 def test_positions_of_sequences_that_move_after_a_death_are_published(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -560,7 +559,6 @@ def test_what_one_look_gave_is_not_looked_for_again_once_it_is_published(
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("beat_s", [0, 60])
 def test_messages_outside_of_transactions_hide_nothing(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float
@@ -577,7 +575,6 @@ def test_messages_outside_of_transactions_hide_nothing(
     assert wlc.flush(bank).transactions == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["stop", "snapshot"])
 def test_what_waits_behind_empty_transactions_is_published_before(bank: str, farm: str, tmp_path: Path, operation: str):
     wlc.beat(bank, 0)

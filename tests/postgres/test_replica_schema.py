@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
-pytestmark = pytest.mark.slow
-
 # These hold generated columns over macros, which PostgreSQL cannot compute, and changes of fields inside of values.
 # A struct with a number that JSON does not hold exactly is text; other tests say which.
 REFUSED = {"macros", "names of another schema", "alter", "types"}
@@ -69,6 +67,7 @@ def master(tmp_path: Path) -> Path:
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(tuple(ALLOWED), 5))
 def test_arrives(cluster: Cluster, master: Path, name: str) -> None:
     script = ALLOWED[name]
@@ -118,6 +117,7 @@ def test_what_rows_depend_on_stops_the_replica(
             wlr.replicate(into=database_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expression",
     [

@@ -568,6 +568,7 @@ def compare(url: str, replica: str, catalog: str = CATALOG) -> None:
     assert expected - held == set()
 
 
+@pytest.mark.slow
 def test_a_postgresql_replica_follows(changed: tuple[str, str, str]):
     url, farm, replica = changed
     with warnings.catch_warnings():

@@ -98,7 +98,6 @@ def test_a_table_that_others_have_locked_is_unknown_for_now(database_url: str, t
     assert outcomes == {"public.t": "unknown", "public.bag": "same"}
 
 
-@pytest.mark.slow
 def test_a_value_that_does_not_fit_leaves_unknown_what_its_table_holds_after_a_schema_change(
     database_url: str, tmp_path: Path
 ) -> None:

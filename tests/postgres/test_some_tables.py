@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
-pytestmark = pytest.mark.slow
-
 _BEFORE = """
     CREATE TABLE outside (id int PRIMARY KEY); INSERT INTO outside VALUES (1), (2);
     CREATE TABLE in_key (y int CONSTRAINT to_outside REFERENCES outside); INSERT INTO in_key VALUES (1);
@@ -53,6 +51,7 @@ def columns(url: str, table: str) -> list[tuple[object, ...]]:
     return execute(url, query.replace("%s", f"'{table}'"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen_by", ["master", "replica"])
 def test_tables_refer_to_others_that_are_not_there(
     cluster: Cluster, database_url: str, tmp_path: Path, chosen_by: str
