@@ -37,7 +37,7 @@ class ChangesRequest:
     follows: bool
 
     @contextmanager
-    def opened(self, farm: str | None, options: Mapping[str, Any] | None) -> Iterator[Callable[[], Iterator[Report]]]:
+    def opened(self, farm: str | None, options: Mapping[str, Any] | None) -> Iterator[Callable[[], Report | None]]:
         """Open the output and give the function that writes a round.
 
         Raises:
@@ -54,7 +54,7 @@ class ChangesRequest:
                 out = _Terminal(form.name) if sys.stdout.isatty() else sys.stdout.buffer
             else:
                 file = Path(self.out)
-                if file.exists():
+                if _is_begun(file):
                     since = resume(file)
                 out = stack.enter_context(_written(file, is_kept=self.follows))
             yield _Rounds(self, form, cast("BinaryIO", out), since, farm, options).write
@@ -66,7 +66,7 @@ class ChangesRequest:
             raise InvalidError(f"--follow writes lines, and {form.name} has none", hint="--format jsonl")
         if not form.is_text and self.out is None and sys.stdout.isatty():
             raise InvalidError(f"{form.name} is not for a terminal", hint=f"--out changes.{form.name}")
-        if self.out is not None and Path(self.out).exists():
+        if self.out is not None and (_is_begun(Path(self.out)) if self.follows else Path(self.out).exists()):
             self._check_present(self.out, form.name)
 
     def _check_present(self, out: str, form: str) -> None:
@@ -98,7 +98,7 @@ class _Rounds:
         self._place = (farm, options)
         self._is_first = True
 
-    def write(self) -> Iterator[Report]:
+    def write(self) -> Report | None:
         """Write what is new; report where the next one goes on if the output is a file."""
         from wlr.reading.change_feed import ChangeFeed
 
@@ -108,11 +108,21 @@ class _Rounds:
         feed = ChangeFeed.open(database, request.table, self._since, request.until, is_whole=is_whole)
         is_new = self._is_first or feed.last >= feed.first
         if is_new:
-            self._form.write(feed, self._out, is_first=self._is_first)
+            self._form.write(feed, self._out, self._note, is_first=self._is_first)
             self._out.flush()
-        self._since, self._is_first = max(feed.last, feed.first - 1), False
-        if request.out is not None and is_new:
-            yield Fields({"table": str(feed.name), "out": request.out, "last": self._since})
+        self._note(max(feed.last, feed.first - 1))
+        if request.out is None or not is_new:
+            return None
+        return Fields({"table": str(feed.name), "out": request.out, "last": self._since})
+
+    def _note(self, tick: int) -> None:
+        """Note up to which tick all is written: a round that fails after it goes on there."""
+        self._since, self._is_first = tick, False
+
+
+def _is_begun(file: Path) -> bool:
+    """Say whether a file holds anything: a run that found no farm leaves an empty one."""
+    return file.exists() and file.stat().st_size > 0
 
 
 @contextmanager

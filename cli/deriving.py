@@ -10,7 +10,7 @@ import typer
 import wlc
 
 from .choosing import Columns, MaskKey, Masks, Where
-from .following import follow_on
+from .following import in_rounds
 from .options import Database, Farm, Follow, StorageOptions, storage_options
 from .output import Report, record
 from .progress import working
@@ -50,30 +50,33 @@ def derive(
     options, target_options = storage_options(storage_option), storage_options(target_option)
     filters = wlr.row_filters(where, columns, mask, mask_key)
 
-    def derive_round(*, begins: bool = False) -> Derived:
+    has_begun = False
+
+    def derive_round() -> Derived:
+        nonlocal has_begun
         with working(f"deriving {name}") as progress:
-            return wlr.derive(
+            done = wlr.derive(
                 db,
                 name,
                 farm=farm,
                 filters=filters,
                 tables=tables or None,
-                anew=anew and begins,
+                anew=anew and not has_begun,
                 storage_options=options,
                 target_options=target_options,
                 progress=progress,
             )
+        has_begun = True
+        return done
 
-    yield record(derive_round(begins=True))
-    if not follow:
-        return
-    read = wlc.resolve(db, farm, storage_options=options).url
-
-    def once_more() -> Report | None:
-        done = derive_round()
-        return record(done) if done.batches else None
-
-    yield from follow_on(once_more, lambda: wlc.beat(db, farm=farm, storage_options=options), lambda: read)
+    yield from in_rounds(
+        derive_round,
+        record,
+        follow=follow,
+        has_news=lambda done: done.batches,
+        beat_s=lambda _: wlc.beat(db, farm=farm, storage_options=options),
+        reads=lambda _: wlc.resolve(db, farm, storage_options=options).url,
+    )
 
 
 COMMANDS = ((derive, "wlc derive sales --as sales_eu --where \"orders: region = 'EU'\" --columns 'users: id, name'"),)

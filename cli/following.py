@@ -1,9 +1,10 @@
-"""Commands that repeat a round on a beat until a signal ends them: `--follow`."""
+"""Commands that do one round, or with `--follow` one after the other until a signal ends them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from wlc.farm.errors import FarmError
 from wlc.farm.rounds import rounds
 
 from .command import explain
@@ -14,33 +15,60 @@ if TYPE_CHECKING:
 
     from .output import Report
 
+_Done = TypeVar("_Done")
 
-def follow_on(
-    do_round: Callable[[], Report | None],
-    beat_s: Callable[[], float],
-    reads: Callable[[], str] = str,
-    is_done: Callable[[], bool] = lambda: False,
+
+def in_rounds(
+    do_round: Callable[[], _Done],
+    shown: Callable[[_Done], Report | None],
+    *,
+    follow: bool,
+    has_news: Callable[[_Done], object],
+    beat_s: Callable[[_Done], float],
+    reads: Callable[[_Done], str] = lambda _: "",
+    is_over: Callable[[_Done], object] = lambda _: False,
 ) -> Iterator[Report]:
-    """Go on after the first round until SIGINT or SIGTERM, or until there is no more to do.
+    """Do one round, or with `follow` rounds until SIGINT or SIGTERM, or until there is no more to do.
 
-    What cannot be reached now, or is not there, is reported once and tried again after 1 s, 2 s, … at most 60 s: it may
-    be a disk that is not mounted.
+    All rounds are equal. What cannot be reached now, or is not there, is reported once and tried again after 1 s, 2 s,
+    … at most 60 s: it may be a disk that is not mounted.
 
     Args:
-        do_round: Returns what there is to say, None where nothing was new.
-        beat_s: Longest time between two rounds, seconds.
+        do_round: One round.
+        shown: What there is to say of a round: of the first that succeeds, and of later ones with news.
+        follow: Go on after the first.
+        has_news: Says whether a round did anything.
+        beat_s: Longest time until the next round, seconds, given the last one that succeeded.
         reads: URL of the database's folder that the rounds read: if it is local, a new log file begins a round at once.
-        is_done: Asked before each round.
+        is_over: Says whether a round was the last one.
     """
-    go_on_until_interrupted()
-    for report in rounds(do_round, beat_s, _tell, reads=reads, is_done=is_done):
-        if report is not None:
+    done: _Done
+    is_first = True
+    try:
+        if follow:
+            go_on_until_interrupted()
+        found = rounds(do_round, lambda: beat_s(done), _tell, reads=lambda: reads(done)) if follow else [do_round()]
+        for done in found:
+            if (is_first or has_news(done)) and (report := shown(done)) is not None:
+                yield report
+            is_first = False
+            if is_over(done):
+                return
+    except FarmError as error:
+        if error.done and (report := shown(_done(error))) is not None:
             yield report
+        raise
 
 
-def _tell(error: Exception, *, is_new: bool) -> None:
+def _tell(error: Exception, *, is_new: bool) -> Any:
+    """Report a failure, and return what the round did nevertheless."""
     if has_ended(error):
         raise error
     # The farm comes back, and the next round goes on where this one stands.
     if is_new:
         explain(error)
+    return _done(error) if isinstance(error, FarmError) and error.done else None
+
+
+def _done(error: FarmError) -> Any:
+    return list(error.done)

@@ -13,7 +13,7 @@ import wlr
 from wlc.farm.byte_count import parse_bytes
 
 from .changes import ChangesRequest
-from .following import follow_on
+from .following import in_rounds
 from .options import (
     ClassName,
     Farm,
@@ -111,13 +111,14 @@ def feed(
             )
 
     with keepalive or nullcontext():
-        yield record(go_on())
-        if follow:
-            yield from follow_on(
-                lambda: record(done) if (done := go_on()).records or done.dropped else None,
-                lambda: wlc.beat(db, farm=farm, storage_options=options),
-                lambda: wlc.resolve(db, farm, storage_options=options).url,
-            )
+        yield from in_rounds(
+            go_on,
+            record,
+            follow=follow,
+            has_news=lambda done: done.records or done.dropped,
+            beat_s=lambda _: wlc.beat(db, farm=farm, storage_options=options),
+            reads=lambda _: wlc.resolve(db, farm, storage_options=options).url,
+        )
 
 
 def changes(
@@ -143,11 +144,13 @@ def changes(
     options = storage_options(storage_option)
     request = ChangesRequest(db, table, tick_or_time(since), tick_or_time(until), snapshot, format, out, follow)
     with request.opened(farm, options) as write_round:
-        yield from write_round()
-        if follow:
-            yield from follow_on(
-                lambda: next(write_round(), None), lambda: wlc.beat(db, farm=farm, storage_options=options)
-            )
+        yield from in_rounds(
+            write_round,
+            lambda report: report,
+            follow=follow,
+            has_news=lambda report: report,
+            beat_s=lambda _: wlc.beat(db, farm=farm, storage_options=options),
+        )
 
 
 def diff(

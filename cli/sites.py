@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.errors import InvalidError
 
-from .following import follow_on
+from .following import in_rounds
 from .options import Database, Farm, Follow, Source, StorageOptions, beat_of, storage_options
 from .output import Listing, Report, in_columns, record
 from .progress import working
@@ -141,18 +141,13 @@ def take(
         with working(f"taking into {Path(source).name}"):
             return wlc.take(source, site=from_, dry_run=dry_run, storage_options=options)
 
-    def news() -> Report | None:
-        done = taken()
-        return _listing(done) if any(each.transactions for each in done) else None
-
-    try:
-        yield _listing(taken())
-    except FarmError as error:
-        if error.done:
-            yield _listing(list(error.done))
-        raise
-    if follow and not dry_run:
-        yield from follow_on(news, lambda: wlc.beat(source, storage_options=options))
+    yield from in_rounds(
+        taken,
+        _listing,
+        follow=follow and not dry_run,
+        has_news=lambda done: any(each.transactions for each in done),
+        beat_s=lambda _: wlc.beat(source, storage_options=options),
+    )
 
 
 def _listing(done: list[wlc.TakenFrom]) -> Report:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +14,14 @@ import typer
 from wlc.farm.clock import parse_age
 from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
-from .following import follow_on
+from .following import in_rounds
 from .options import ClassName, Database, Farm, Follow, Registries, StorageOptions, Upstreams, storage_options
 from .output import Fields, Listing, Report, in_columns, record
 from .progress import working
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import wlc
 
 
@@ -86,8 +89,8 @@ def ship(
     places: dict[str, Any] = {"farm": farm, "storage_options": options, "target_options": target_options}
     if pushes is not None:
         _refuse(to or upstream or registry or delay or keep or prune_every or no_register or fanout is not None)
-        pusher = wlc.Pusher(db, pushes, class_name=class_name or "", rate=limit_rate, **places)
-        yield from _push_on(pusher, pushes, follow=follow)
+        begin = partial(wlc.Pusher, db, pushes, class_name=class_name or "", rate=limit_rate, **places)
+        yield from _push_on(begin, pushes, follow=follow)
         return
     to = _checked_place(_named(db, farm), to, prune_every=prune_every, follow=follow)
     _refuse_unknown(no_register and (upstream or registry or class_name is not None or fanout is not None))
@@ -111,17 +114,17 @@ def ship(
                 **places,
             )
 
+    pruning = Pruning(prune_every, target_options)
     with keepalive or nullcontext():
-        done = copy()
-        yield record(done)
-        if follow:
-            pruning = Pruning(done.url, prune_every, target_options)
-            yield from follow_on(
-                lambda: record(done) if pruning.after(done := copy()).bytes else None,
-                # The relay knows the beat, and is there when the farm is away.
-                lambda: wlc.beat(done.url, storage_options=target_options),
-                lambda: wlc.resolve(db, farm, storage_options=options).url,
-            )
+        yield from in_rounds(
+            lambda: pruning.after(copy()),
+            record,
+            follow=follow,
+            has_news=lambda done: done.bytes,
+            # The relay knows the beat, and is there when the farm is away.
+            beat_s=lambda done: wlc.beat(done.url, storage_options=target_options),
+            reads=lambda _: wlc.resolve(db, farm, storage_options=options).url,
+        )
 
 
 def _refuse(has_others: object) -> None:
@@ -151,34 +154,35 @@ def _checked_place(named: str, to: str | None, *, prune_every: str | None, follo
     return to
 
 
-def _push_on(pusher: wlc.Pusher, registry: str, *, follow: bool) -> Iterator[Report]:
+def _push_on(begin: Callable[[], wlc.Pusher], registry: str, *, follow: bool) -> Iterator[Report]:
     """Push once, or until a signal; report a place that fails only when the failure is new."""
-    told: dict[str, str] = {}
+    pusher: wlc.Pusher | None = None
+    done: wlc.Pushed | None = None
 
     def push() -> wlc.Pushed:
-        done = pusher.push()
+        nonlocal pusher, done
+        pusher = pusher or stack.enter_context(begin())
+        before, done = done, pusher.push()
         for place, why in done.failed.items():
-            if told.get(place) != why:
+            if before is None or before.failed.get(place) != why:
                 typer.echo(f"error: {place}: {why}", err=True)
-        told.clear()
-        told.update(done.failed)
-        return done
-
-    with pusher:
-        done = push()
-        if not (done.shipped or done.failed):
+        if before is None and not (done.shipped or done.failed):
             # A list that is still empty cannot be told from a URL that is wrong.
             quoted = shlex.quote(registry)
             typer.echo(f"warning: {registry} names no place to fill: wlc push {quoted} add NAME --to URL", err=True)
-        yield _push_report(done)
-        if follow:
-            yield from follow_on(
-                lambda: _push_report(done) if (done := push()).bytes else None,
-                lambda: pusher.settings.push_dial_s,
-            )
-        elif done.failed:
-            count = len(done.failed)
-            raise UnavailableError(f"{count} of {count + len(done.shipped)} places could not be filled")
+        return done
+
+    with ExitStack() as stack:
+        yield from in_rounds(
+            push,
+            _push_report,
+            follow=follow,
+            has_news=lambda done: done.bytes,
+            beat_s=lambda _: pusher.settings.push_dial_s if pusher else 0.0,
+        )
+    if done is not None and done.failed:
+        count = len(done.failed)
+        raise UnavailableError(f"{count} of {count + len(done.shipped)} places could not be filled")
 
 
 def _push_report(done: wlc.Pushed) -> Fields:
@@ -189,26 +193,22 @@ def _push_report(done: wlc.Pushed) -> Fields:
 class Pruning:
     """Prunes a relay between rounds, on its own schedule; refuses a relay without a policy."""
 
-    def __init__(self, url: str, every: str | None, options: dict[str, object] | None) -> None:
-        self._url = url
+    def __init__(self, every: str | None, options: dict[str, object] | None) -> None:
         self._every_s = parse_age(every).total_seconds() if every is not None else None
         self._options = options
-        self._last = time.monotonic()
-        if self._every_s is not None:
-            # What pruning lacks is reported now, and not after days.
-            with suppress(UnavailableError):
-                self._prune(dry_run=True)
-
-    def _prune(self, *, dry_run: bool = False) -> None:
-        import wlc
-
-        wlc.prune(self._url, dry_run=dry_run, needs_policy=True, storage_options=self._options)
+        self._last: float | None = None
 
     def after(self, done: wlc.Shipped) -> wlc.Shipped:
         """Prune if it is time, and return what the round did."""
-        if self._every_s is not None and time.monotonic() - self._last >= self._every_s:
+        import wlc
+
+        if self._every_s is None:
+            return done
+        # What pruning lacks is reported after the first round, and not after days.
+        is_first = self._last is None
+        if self._last is None or time.monotonic() - self._last >= self._every_s:
+            wlc.prune(done.url, dry_run=is_first, needs_policy=True, storage_options=self._options)
             self._last = time.monotonic()
-            self._prune()
         return done
 
 

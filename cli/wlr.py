@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ from wlr.replica_settings import place_read
 from .checking import COMMANDS as CHECKING_COMMANDS
 from .choosing import ChangeFilters, Columns, MaskKey, Masks, Where
 from .command import command, new_app, run_app
-from .following import follow_on
+from .following import in_rounds
 from .options import (
     ClassName,
     Farm,
@@ -167,27 +167,15 @@ def replicate(
             )
 
     with keepalive or nullcontext():
-        yield from _rounds(into, roll_forward, options, waits=waits) if follow else [record(roll_forward())]
-
-
-def _rounds(
-    into: str, roll_forward: Callable[[], wlr.Replicated], options: dict[str, Any] | None, *, waits: bool
-) -> Iterator[Report]:
-    """Roll forward at once, then whenever there may be news."""
-    done = roll_forward()
-    yield record(done)
-
-    def once_more() -> Report | None:
-        nonlocal done
-        done = roll_forward()
-        return record(done) if done.transactions else None
-
-    yield from follow_on(
-        once_more,
-        lambda: wlr.beat(into, storage_options=options),
-        lambda: place_read(into, storage_options=options),
-        lambda: waits and done.is_reached,
-    )
+        yield from in_rounds(
+            roll_forward,
+            record,
+            follow=follow,
+            has_news=lambda done: done.transactions,
+            beat_s=lambda _: wlr.beat(into, storage_options=options),
+            reads=lambda _: place_read(into, storage_options=options),
+            is_over=lambda done: waits and done.is_reached,
+        )
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:

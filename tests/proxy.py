@@ -28,8 +28,8 @@ class Proxy:
 
     `loses_answer` gets method and path and says whether the answer is thrown away after the request was carried out;
     `fault` gets the same and returns one of FAULTS, or "". `stripped` are request headers that are not passed on, in
-    lower case, `rewritten` changes the path that is, and `answers` replaces the server's answer: status, headers and content. `denied` gets method, path and
-    headers and says whether the request is not allowed.
+    lower case, `rewritten` changes the path that is, and `answers` gives an answer in the server's stead: status, headers
+    and content, or None. `denied` gets method, path and headers and says whether the request is not allowed.
     """
 
     url: str = ""
@@ -37,7 +37,7 @@ class Proxy:
     rewritten: Callable[[str], str] = lambda path: path
     loses_answer: Callable[[str, str], bool] = lambda method, path: False
     fault: Callable[[str, str], str] = lambda method, path: ""
-    answers: tuple[int, dict[str, str], bytes] | None = None
+    answers: Callable[[str, str], tuple[int, dict[str, str], bytes] | None] = lambda method, path: None
     denied: Callable[[str, str, Mapping[str, str]], bool] = lambda method, path, headers: False
     seen: list[str] = field(default_factory=list)
     signatures: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
             proxy.seen.append(f"{self.command} {self.path} denied")
             self.answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
             return
-        status, headers, content = proxy.answers or self.ask(body)
+        status, headers, content = proxy.answers(self.command, self.path) or self.ask(body)
         proxy.seen.append(f"{self.command} {status}")
         if fault == "lose" or proxy.loses_answer(self.command, self.path):
             self.hang_up()

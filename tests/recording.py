@@ -8,15 +8,17 @@ command or a public function.
 from __future__ import annotations
 
 import ast
+import builtins
+import io
 import json
 import os
 import shutil
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import coverage
 import pytest
@@ -57,6 +59,7 @@ _coverage: coverage.Coverage | None = None
 _summary: Summary | None = None
 _now = ""
 _read: dict[str, set[str]] = defaultdict(set)
+_open = open
 
 
 def _begin() -> None:
@@ -65,13 +68,16 @@ def _begin() -> None:
     os.environ.setdefault(NOW, "")
     _coverage = coverage.Coverage(config_file=str(_DATA / "settings"))
     _coverage.start()
-    sys.addaudithook(_note_read)
+    # No audit hook: while one runs, Python 3.11 lets no other thread begin to count its lines.
+    builtins.open = io.open = _noted_open
 
 
-def _note_read(event: str, arguments: tuple[object, ...]) -> None:
-    """Remember files of the project that a test opens and that are no Python."""
-    if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(str(ROOT)):
-        _read[_now].add(arguments[0])
+@wraps(open)
+def _noted_open(file: Any, *arguments: Any, **named: Any) -> Any:
+    """Remember files of the project that a test opens."""
+    if isinstance(file, str | os.PathLike) and str(file).startswith(str(ROOT)):
+        _read[_now].add(str(file))
+    return _open(file, *arguments, **named)
 
 
 def pytest_load_initial_conftests() -> None:

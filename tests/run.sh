@@ -2,7 +2,7 @@
 # Sets itself up in .venv-test, then runs pytest with ruff, mypy and typos beside it.
 #
 #   sh tests/run.sh                      the quick tests
-#   sh tests/run.sh --rest               all other tests: slow ones, and those of PostgreSQL, Spark and other servers
+#   sh tests/run.sh --rest               all other tests: slow ones, and those of Spark and other servers
 #   sh tests/run.sh --all                both; records which tests use which code
 #   sh tests/run.sh --changed [REF]      the tests that can see what changed since REF (HEAD)
 #   sh tests/run.sh --deep [ARGUMENTS]   all tests with all faults, more rounds and examples, and a soak
@@ -74,10 +74,13 @@ set_up_chromium() {
     echo "no Chromium: the page of a report is not looked at"
 }
 
+find_postgres() {
+    command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 ||
+        { command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/initdb" ]; }
+}
+
 set_up_postgres() {
-    command -v initdb >/dev/null && return
-    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && return
-    command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/initdb" ] && return
+    find_postgres && return
     if may_install; then
         say "installing PostgreSQL for its tests"
         install_packages postgresql || echo "no PostgreSQL server: its tests will fail"
@@ -232,7 +235,8 @@ use_memory
 case $what in
 "")
     run_tests -n 2 -m "not slow"
-    finish "left out: slow tests, and tests that need PostgreSQL, Java or another server; sh tests/run.sh --rest runs them"
+    find_postgres || say "left out: quick tests of PostgreSQL, which is not installed; sh tests/run.sh --all installs it and runs them"
+    finish "left out: slow tests, and tests that need Java or another server; sh tests/run.sh --rest runs them"
     ;;
 --rest)
     set_up_servers

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
     from xdist.remote import Producer
 
-# Folders whose tests need a server or Java. One process runs all tests of such a folder, which share one server.
-SERVERS = ("tests/postgres/", "tests/spark/", "tests/suites/")
-WHOLE = SERVERS[:2]
+# Folders whose tests need Java, or servers for long.
+SERVERS = ("tests/spark/", "tests/suites/")
+# One process runs all tests that use Spark: to start it takes ten times as long as to start PostgreSQL.
+WHOLE = "tests/spark/"
 QUICK = "not slow"
 QUICK_CPU_S_MAX = 2.0
 # The whole file is slow; such a file is not even imported for a quick run.
@@ -42,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def is_quick_run(config: pytest.Config) -> bool:
+    """Say whether only quick tests run, which make do with the servers that are there."""
+    return bool(config.option.markexpr == QUICK)
+
+
 def engine_params(engines: Iterable[str]) -> list[ParameterSet]:
     """Return engines as parameters: PostgreSQL is slow; a name that ends in a number, as that of an older PostgreSQL, is deep."""
 
@@ -54,8 +60,8 @@ def engine_params(engines: Iterable[str]) -> list[ParameterSet]:
 
 
 def group_of(nodeid: str) -> str:
-    """Return what one process runs as a whole: a folder of `WHOLE`, or a file."""
-    return next((folder for folder in WHOLE if nodeid.startswith(folder)), nodeid.partition("::")[0])
+    """Return what one process runs as a whole: the folder `WHOLE`, or a file."""
+    return WHOLE if nodeid.startswith(WHOLE) else nodeid.partition("::")[0]
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -76,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files without a quick test for a quick run."""
-    if config.option.markexpr != QUICK:
+    if not is_quick_run(config):
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
     if f"{path}/" in SERVERS:
@@ -114,7 +120,7 @@ def _longest_groups_first(items: list[pytest.Item]) -> list[pytest.Item]:
         groups.setdefault(group_of(item.nodeid), []).append(item)
 
     def length(name: str) -> tuple[bool, int, int]:
-        return name in WHOLE, sum(_has(item, "slow") for item in groups[name]), len(groups[name])
+        return name == WHOLE, sum(_has(item, "slow") for item in groups[name]), len(groups[name])
 
     return [item for name in sorted(groups, key=length, reverse=True) for item in groups[name]]
 

@@ -21,6 +21,7 @@ from wlr.file_endings import format_of_file
 from wlr.reading.query import feed_column
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import BinaryIO
 
@@ -45,8 +46,15 @@ class ChangeFormat(ABC):
     is_text: ClassVar[bool] = False
 
     @abstractmethod
-    def write(self, feed: ChangeFeed, out: BinaryIO, *, is_first: bool) -> None:
-        """Write the changes of a feed; `is_first` says that nothing was written before."""
+    def write(self, feed: ChangeFeed, out: BinaryIO, note: Callable[[int], None], *, is_first: bool) -> None:
+        """Write the changes of a feed.
+
+        Args:
+            feed: What to write.
+            out: Where to.
+            note: Told of ticks up to which all is written, of which lines can go on after an error.
+            is_first: Nothing was written before.
+        """
 
 
 class _Lines(ChangeFormat):
@@ -54,14 +62,17 @@ class _Lines(ChangeFormat):
 
     is_text = True
 
-    def write(self, feed: ChangeFeed, out: BinaryIO, *, is_first: bool) -> None:
-        if is_first:
-            out.write(self.header(feed).encode())
-        for batch in feed.batches(_stored, lambda selected: self._query(feed, selected)):
+    def write(self, feed: ChangeFeed, out: BinaryIO, note: Callable[[int], None], *, is_first: bool) -> None:
+        # The header is written with the first rows: what fails before them has written nothing.
+        header = self.header(feed).encode() if is_first else b""
+        for batch in feed.batches(_stored, lambda selected: self._query(feed, selected), note):
             lines = batch.column(0)
             offsets = memoryview(lines.buffers()[1]).cast("i" if pa.types.is_string(lines.type) else "q")
             first, end = offsets[lines.offset], offsets[lines.offset + len(lines)]
+            out.write(header)
             out.write(memoryview(lines.buffers()[2] or b"")[first:end])
+            header = b""
+        out.write(header)
 
     def _query(self, feed: ChangeFeed, selected: str) -> str:
         # Names in a feed are those of data files for the SQL that writes values.
@@ -112,7 +123,14 @@ class ArrowStream(ChangeFormat):
 
     name = "arrow"
 
-    def write(self, feed: ChangeFeed, out: BinaryIO, *, is_first: bool) -> None:  # noqa: ARG002
+    def write(
+        self,
+        feed: ChangeFeed,
+        out: BinaryIO,
+        note: Callable[[int], None],  # noqa: ARG002
+        *,
+        is_first: bool,  # noqa: ARG002
+    ) -> None:
         with pa.ipc.new_stream(out, feed.schema(load_sql)) as writer:
             for batch in feed.batches(load_sql, _ordered):
                 writer.write_batch(batch)
@@ -123,7 +141,14 @@ class ParquetFile(ChangeFormat):
 
     name = "parquet"
 
-    def write(self, feed: ChangeFeed, out: BinaryIO, *, is_first: bool) -> None:  # noqa: ARG002
+    def write(
+        self,
+        feed: ChangeFeed,
+        out: BinaryIO,
+        note: Callable[[int], None],  # noqa: ARG002
+        *,
+        is_first: bool,  # noqa: ARG002
+    ) -> None:
         with pq.ParquetWriter(out, feed.schema(_stored), compression="zstd") as writer:
             for batch in feed.batches(_stored, _ordered):
                 writer.write_batch(batch)

@@ -134,7 +134,7 @@ def _of_replica(
     tick = state.position.tick
     if state.failure is not None:
         message = f"it stopped at transaction {state.failure.tick}, which cannot be applied"
-        yield Checkup("replica", WRONG, message, f"wlr status {patient} shows why; mend it, or wlr accept {patient}")
+        yield Checkup("replica", WRONG, message, state.failure.remedy or f"wlr replicate --into {patient}")
     else:
         yield Checkup("replica", GOOD, f"it is at tick {tick}")
     if state.is_paused:
@@ -244,12 +244,12 @@ def _space(check: str, place: Path, need: int, remedy: str) -> Checkup:
 
 
 def look_at(tree: wlc.TierTree, member: wlc.TierMember) -> str:
-    """Return the command that shows what somebody lacks; a feed to Kafka keeps what it remembers in the farm."""
+    """Return the command that goes on, or says what helps; a feed to Kafka keeps what it remembers in the farm."""
     if member.kind == "relay":
         return f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
     if member.url.startswith("kafka://"):
         return f"wlr status {shlex.quote(f'{tree.url}/feeds/' + member.id.removeprefix('feed-'))}"
-    return f"wlr status {shlex.quote(member.url)}"
+    return f"wlr replicate --into {shlex.quote(member.url)}"
 
 
 def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:

@@ -14,6 +14,7 @@ import wlc
 from wlc.dialect.duckdb.digest_sql import sum_images, sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_columns
 from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.farm import digest
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
@@ -28,7 +29,6 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlr import log_reader
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
-from wlr.ddl.relevance import about_table
 from wlr.engine.calculator import connect
 
 if TYPE_CHECKING:

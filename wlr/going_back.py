@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Digest, Name
     from wlr.engine.bulk import Bulk
@@ -73,7 +74,7 @@ class WayBack:
 
 def go_back(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated:
     """Undo what came after the stop; where that cannot be undone, make the replica anew from a snapshot."""
-    way = way_back(replay.database, state, replay.stop)
+    way = way_back(replay.database, state, replay.stop, membership=replay.membership)
     if way.point is None or way.anew:
         return replay.make_anew(state, way.anew, dry_run=dry_run)
     if dry_run:
@@ -89,11 +90,18 @@ def go_back(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated
     return way.done()
 
 
-def way_back(database: FarmDatabase, state: ReplicaState, stop: Stop, limits: Limits = LIMITS) -> WayBack:
+def way_back(
+    database: FarmDatabase,
+    state: ReplicaState,
+    stop: Stop,
+    limits: Limits = LIMITS,
+    membership: Membership | None = None,
+) -> WayBack:
     """Find the way from a replica's position back to a stop.
 
     Raises:
         CorruptError: A log file is damaged, or the farm has another past than the replica.
+        UnavailableError: It is a relay that has not come as far as the replica.
     """
     log, here = FarmLog(database), state.position
     if here.batch and log.chain(here.batch) not in (None, here.chain):
@@ -104,7 +112,8 @@ def way_back(database: FarmDatabase, state: ReplicaState, stop: Stop, limits: Li
             position=here,
         )
     end = log_reader.last_tick(database, log.numbers)
-    bounds.refuse_lost_position(here, end, max([database.config().batches - 1, *log.numbers[-1:]]))
+    last = max([database.config().batches - 1, *log.numbers[-1:]])
+    log_reader.refuse_lost_position(database, membership, here, end, last)
     point = log.last_place(stop, here)
     # Retention can remove batches between two snapshots.
     between = set(range(point.position.batch + 1, here.batch + 1)) if point else {0}

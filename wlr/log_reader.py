@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Position
 from wlc.farm.paths import log_path
 from wlc.farm.reachable_past import first_after, not_restorable
 from wlc.farm.read_ahead import read_ahead
+from wlc.farm.same_past import is_only_behind
 from wlc.farm.store import MissingError
 from wlr.plan import bounds
 from wlr.plan.log_steps import cut
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
+    from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config, Manifest
     from wlr.plan.step import Step
@@ -83,6 +86,31 @@ def refuse_rolled_back(database: FarmDatabase, numbers: list[int], end: int) -> 
             path=database.url,
             position=seen,
         )
+
+
+def refuse_lost_position(
+    database: FarmDatabase, membership: Membership | None, position: Position, end: int, last: int
+) -> None:
+    """Refuse a log that does not reach to where the replica stands.
+
+    Args:
+        database: The place that is read.
+        membership: The replica's part in a tree of tiers; None if it reads what it was given.
+        position: Where the replica stands.
+        end: Last tick of the log.
+        last: Number of its last batch, as its configuration and its listing say.
+
+    Raises:
+        UnavailableError: It is that of a relay which has not come so far: wait.
+        CorruptError: Its master was restored from a backup.
+    """
+    try:
+        bounds.refuse_lost_position(position, end, last)
+    except CorruptError as error:
+        if not is_only_behind(database, membership, position):
+            raise
+        message = f"{database.url} ends with batch {last}, the replica goes on to batch {position.batch}"
+        raise UnavailableError(message, hint=f"wlc tiers {shlex.quote(database.url)}", path=database.url) from error
 
 
 def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:

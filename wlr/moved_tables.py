@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.model import WEIGHT, Change, Ddl, Name, TableFile
-from wlr.ddl.relevance import about_table, is_created, schema_move
+from wlr.ddl.relevance import is_created, schema_move
 from wlr.plan.patterns import matches
 from wlr.plan.step import LOCAL
 

@@ -20,6 +20,7 @@ from wlr.same_database import is_same_database, refuse_other_database
 from wlr.site_switch import leave, switch_site
 
 if TYPE_CHECKING:
+    from wlc.farm.database import FarmDatabase
     from wlr.engine.state import ReplicaState
     from wlr.plan.common_position import Point
 
@@ -54,6 +55,8 @@ def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool)
 def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated | None:
     """Undo what came after the last tick that replica and log share; make the replica anew where that is impossible."""
     database = replay.database
+    if why := _beyond_failure(database, state):
+        return replay.make_anew(state, why, dry_run=dry_run)
     why = _hindrance(replay, state)
     if not why:
         return None
@@ -77,10 +80,18 @@ def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replica
 def _hindrance(replay: Replay, state: ReplicaState) -> str:
     """Return why the log does not lead on from where a replica stands, "" if it does."""
     try:
-        Replay(replay.into, replay.database, Stop()).rehearse(state)
+        Replay(replay.into, replay.database, Stop(), membership=replay.membership).rehearse(state)
     except (InvalidError, ExpiredError, CorruptError) as error:
         return error.message
     return ""
+
+
+def _beyond_failure(database: FarmDatabase, state: ReplicaState) -> str:
+    """Return why a replica that stopped at a transaction is made anew: a snapshot is beyond the transaction; or ""."""
+    failure = state.failure
+    if failure is None or max(database.snapshot_ticks(), default=0) < failure.tick:
+        return ""
+    return f"transaction {failure.tick} cannot be applied"
 
 
 def _at(point: Point, state: ReplicaState) -> ReplicaState:

@@ -389,7 +389,8 @@ class Replay:
             return iter(())
         bounds.refuse_ahead(end, self.stop)
         bounds.refuse_behind(state.position, state.clock, self.stop)
-        bounds.refuse_lost_position(state.position, end, max([config.batches - 1, *numbers[-1:]]))
+        last = max([config.batches - 1, *numbers[-1:]])
+        log_reader.refuse_lost_position(self.database, self.membership, state.position, end, last)
         if bounds.is_single(state.position, numbers) and (
             self._made_from is not None or self.stop.tick == state.position.tick
         ):

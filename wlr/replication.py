@@ -17,6 +17,7 @@ from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.paths import is_tag_name
 from wlc.farm.registry import this_host
 from wlc.farm.seal.checksum import checksum
+from wlc.farm.store import MissingError
 from wlc.farm.tags import find_tag
 from wlr.engine.adapters import target_at
 from wlr.engine.state import ReplicaState
@@ -333,6 +334,8 @@ def _tagged(database: FarmDatabase, name: str, no_time: InvalidError) -> int:
         raise no_time
     try:
         return find_tag(database, name).tick
+    except MissingError:
+        raise
     except InvalidError as error:
         message = f"{name!r} is neither a time nor a tag of {database.name}"
         raise InvalidError(message, hint=f"{error.hint}. {no_time.hint}") from error

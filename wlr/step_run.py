@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -221,8 +222,17 @@ class StepRun:
         return self._replay_error(failure, replica.state.position)
 
     def _replay_error(self, failure: Failure, position: Position) -> ReplayError:
-        repair = f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}"
-        return ReplayError(str(failure), hint=failure.remedy or repair, path=str(self.into), position=position)
+        hint = failure.remedy or self._way_on(failure)
+        return ReplayError(str(failure), hint=hint, path=str(self.into), position=position)
+
+    def _way_on(self, failure: Failure) -> str:
+        """Return the commands that lead beyond a transaction which fits no replica, as far as is known."""
+        into = shlex.quote(str(self.into))
+        anew = f"wlr replicate {shlex.quote(self.database.url)} --into {into} --rebase"
+        skip = f"wlr accept {into} skips the transaction"
+        if max(self.database.snapshot_ticks(), default=0) >= failure.tick:
+            return f"{anew} makes the replica anew from a later snapshot; {skip}"
+        return f"wlc repair SOURCE at the master, if it was written without wlc.connect(); then {anew}; or {skip}"
 
     def with_changed(self) -> ReplayError | None:
         """Return the error that names a table of the failed transaction which was changed behind the replay's back."""

@@ -34,7 +34,13 @@ SERVED_ELSEWHERE = {"azure": "azure_url", "sftp": "sftp_url"}
 
 
 @pytest.fixture(
-    params=["local", "memory", *SERVED, *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED_ELSEWHERE)]
+    params=[
+        "local",
+        "linked",
+        "memory",
+        *SERVED,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED_ELSEWHERE),
+    ]
 )
 def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open one empty store, again with each call, as other processes would."""
@@ -44,6 +50,10 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         url = f"memory://{tmp_path.name}-{id(request)}"
     else:
         url = str(tmp_path / "farm")
+        if request.param == "linked":
+            # Links below a root are refused; the root itself may be one.
+            (tmp_path / "elsewhere").mkdir()
+            (tmp_path / "farm").symlink_to(tmp_path / "elsewhere")
     return lambda: open_store(url)
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, open_store
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, beneath, local, open_store
 from wlc.farm.store.contract import READ_LIMIT_VARIABLE
 from wlc.farm.store.local import LocalStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CREATE_ALL = """
@@ -101,7 +105,7 @@ def test_what_another_process_creates_during_a_replacement_stays(
 
     theirs, write = threading.Thread(target=create_anew), LocalStore._write_beside
 
-    def slowly(self: LocalStore, *arguments: Any, **options: Any) -> Path:
+    def slowly(self: LocalStore, *arguments: Any, **options: Any) -> tuple[int, str]:
         if self is store and not theirs.ident:
             theirs.start()
             theirs.join(0.5)
@@ -203,8 +207,8 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing(tmp_path: Path, monkeypat
 def test_a_lost_answer_to_a_link_is_settled_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
-    def link_and_forget(source: Path, target: Path) -> None:
-        link(source, target)
+    def link_and_forget(source: str, target: str, **folders: Any) -> None:
+        link(source, target, **folders)
         raise FileExistsError(errno.EEXIST, "retransmitted")
 
     monkeypatch.setattr(os, "link", link_and_forget)
@@ -228,18 +232,112 @@ def test_paths_with_spaces_and_file_urls(tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/a%20b%25c").read("x") == b"1"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "device behind a link"])
-def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    if kind == "pipe":
-        os.mkfifo(tmp_path / "x")
-    else:
-        (tmp_path / "x").symlink_to("/dev/zero" if kind == "device" else tmp_path / "y")
-        (tmp_path / "y").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "x")
     with pytest.raises(CorruptError, match="x is not a regular file"):
         store.read("x")
     with pytest.raises(MissingError):
         store.fetch("x")
+
+
+def create_staged(store: LocalStore) -> None:
+    staged = store.stage("a/b/x", b"1")
+    try:
+        store.create("a/b/x", staged)
+    finally:
+        store.release(staged)
+
+
+def calls(file: Path) -> dict[str, Callable[[LocalStore], object]]:
+    """Return every call about the object a/b/x."""
+    version = hashlib.sha256(b"outside").hexdigest()
+    return {
+        "read": lambda store: store.read("a/b/x"),
+        "read_versioned": lambda store: store.read_versioned("a/b/x"),
+        "fetch": lambda store: store.fetch("a/b/x"),
+        "exists": lambda store: store.exists("a/b/x"),
+        "create": lambda store: store.create("a/b/x", b"1"),
+        "create of a file": lambda store: store.create("a/b/x", file),
+        "create of what was staged": create_staged,
+        "settle": lambda store: store.settle("a/b/y"),
+        "replace of nothing": lambda store: store.replace("a/b/x", b"1", None),
+        "replace": lambda store: store.replace("a/b/x", b"1", version),
+        "delete": lambda store: store.delete("a/b/x"),
+        "list": lambda store: store.list(),
+        "list of a folder": lambda store: store.list("a/b/"),
+        "list of one": lambda store: store.list("a/b/x"),
+        "list without folders": lambda store: [store.read(entry.path) for entry in store.list("a/b/", recursive=False)],
+        "folders": lambda store: store.folders("a/b/"),
+        "sweep": lambda store: store.sweep(-60),
+    }
+
+
+def contents(folder: Path) -> dict[str, object]:
+    return {
+        str(found): found.is_symlink() or (found.lstat().st_mode, found.is_file() and found.read_bytes())
+        for found in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("link", ["a", "a/b", "a/b/x", "a/b/.wlc.lock"])
+@pytest.mark.parametrize("leads", ["to the same", "nowhere"])
+def test_no_call_goes_through_a_link(tmp_path: Path, link: str, leads: str) -> None:
+    (file := tmp_path / "file").write_bytes(b"rows")
+    elsewhere, root = tmp_path / "outside", tmp_path / "farm"
+    for top in (elsewhere, root):
+        (top / "a/b/deep").mkdir(parents=True)
+        for name in ("x", ".old.tmp", ".wlc.lock"):
+            (top / "a/b" / name).write_bytes(b"outside")
+    place = root / link
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    target = elsewhere / (link if leads == "to the same" else "nothing")
+    place.symlink_to(target)
+    passed = set()
+    for name, call in calls(file).items():
+        before = contents(elsewhere) | (contents(root) if name != "sweep" else {})
+        try:
+            call(LocalStore(root))
+            passed.add(name)
+        except CorruptError as error:
+            assert f"{place} is a symbolic link to {target}" in str(error)
+            assert f"rm {place}" in str(error.hint)
+        except (AlreadyExistsError, ConflictError):
+            passed.add(name)
+        assert contents(elsewhere) | (contents(root) if name != "sweep" else {}) == before, name
+    harmless = {
+        "a/b/x": {"settle", "folders", "sweep"},
+        "a/b/.wlc.lock": set(calls(file)) - {"replace", "delete"},
+    }
+    assert passed == harmless.get(link, {"sweep"})
+
+
+@pytest.mark.parametrize("call", ["create", "replace", "delete"])
+def test_a_link_that_takes_the_place_of_a_folder_meanwhile_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store, elsewhere = LocalStore(tmp_path / "farm"), tmp_path / "outside"
+    version = store.replace("a/config", b"1", None)
+    shutil.copytree(tmp_path / "farm/a", elsewhere)
+    before, real = contents(elsewhere), beneath.open_file
+
+    def swap(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
+        opened = real(folder, path, flags, mode)
+        if path != "a" and not (tmp_path / "away").exists():
+            (tmp_path / "farm/a").rename(tmp_path / "away")
+            (tmp_path / "farm/a").symlink_to(elsewhere)
+        return opened
+
+    for module in (beneath, local):
+        monkeypatch.setattr(module, "open_file", swap)
+    with suppress(FarmError):
+        {
+            "create": lambda: store.create("a/x", b"1"),
+            "replace": lambda: store.replace("a/config", b"2", version),
+            "delete": lambda: store.delete("a/config"),
+        }[call]()
+    assert (tmp_path / "away").exists()
+    assert contents(elsewhere) == before
 
 
 def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

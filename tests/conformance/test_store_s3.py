@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tests.proxy import Proxy
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def proxy(s3_environment: str) -> Iterator[Proxy]:
@@ -31,6 +29,7 @@ def proxy(s3_environment: str) -> Iterator[Proxy]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ignored, said",
     [
@@ -81,6 +80,7 @@ class Losing:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 100])
 def test_a_lost_answer_to_create_is_settled_by_reading_back(proxy: Proxy, s3_url: str, times: int) -> None:
     proxy.loses_answer = Losing("PUT", times)
@@ -107,6 +107,7 @@ def test_a_lost_answer_to_replace_is_settled_by_reading_back(proxy: Proxy, s3_ur
         store.replace("x", b"3", '"0123456789abcdef0123456789abcdef"')
 
 
+@pytest.mark.slow
 def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as handle:
@@ -122,6 +123,32 @@ def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, t
     assert not fetched.exists()
 
 
+LOGIN = (200, {"Content-Type": "text/html"}, b"<html><body>Please log in</body></html>")
+STEPS = {
+    "begin": lambda method, path: path.endswith("?uploads"),
+    "part": lambda method, path: "partNumber=2" in path,
+    "end": lambda method, path: method == "POST" and "uploadId=" in path,
+    "reading back": lambda method, path: method == "HEAD" or (method == "POST" and "uploadId=" in path),
+}
+
+
+@pytest.mark.slow
+def test_no_step_of_a_large_upload_believes_a_login_page(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as handle:
+        handle.truncate(101 << 20)
+    store = proxy.store(s3_url)
+    for name, is_step in STEPS.items():
+        proxy.answers = lambda method, path, is_step=is_step: LOGIN if is_step(method, path) else None
+        with pytest.raises(UnavailableError, match="no answer from the store"):
+            store.create(name, large)
+    assert open_store(s3_url).list() == []
+    proxy.answers = lambda _method, _path: None
+    store.create("end", large)
+    assert open_store(s3_url).exists("end")
+
+
+@pytest.mark.slow
 def test_a_lost_answer_to_the_last_part_is_settled(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as handle:
@@ -157,6 +184,7 @@ def test_wrong_storage_options_are_refused(s3_url: str) -> None:
     assert "topsecretvalue" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_no_credentials_are_said_to_be_missing(s3_server: str) -> None:
     program = (
         "from wlc.farm.store import open_store\n"

@@ -174,3 +174,39 @@ def test_nothing_is_lost_or_repeated_by_a_bad_network(proxy: Proxy, s3_url: str,
     assert final["main.ledger"] == Counter((str(n),) for n in range(1, master.number + 1))
     assert faults.total() > faults[""] > 0, "there was something to survive"
     assert check_log(open_database("bank", s3_url)) == max(master.contained)
+
+
+LOGIN = (200, {"Content-Type": "text/html"}, b"<html><body>Please log in</body></html>")
+# What a proxy answers with its login page, and which steps then cannot succeed.
+REQUESTS = {
+    r"PUT .*\.parquet": {"flush", "snapshot", "ship"},
+    "PUT|POST": {"flush", "snapshot", "ship"},
+    "GET .*list-type=2": {"ship"},
+    "": {"flush", "snapshot", "ship", "replicate"},
+}
+
+
+@pytest.mark.parametrize("asked", REQUESTS, ids=["data files", "writes", "listings", "all"])
+def test_nothing_believes_a_login_page(proxy: Proxy, s3_url: str, tmp_path: Path, asked: str) -> None:
+    source, relay, replica = tmp_path / "bank.duckdb", f"{s3_url}/relay", tmp_path / "replica.duckdb"
+    options: dict[str, object] = {"endpoint_url": proxy.url, "config_kwargs": {"retries": {"max_attempts": 0}}}
+    new_master(source, s3_url, options, 300)
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO ledger VALUES (1)")
+        steps = {
+            "flush": lambda: wlc.flush(source),
+            "snapshot": lambda: wlc.snapshot(source),
+            "ship": lambda: wlc.ship(f"{s3_url}/bank", to=relay, storage_options=options, target_options=options),
+            "replicate": lambda: wlr.replicate(f"{relay}/bank", into=replica, storage_options=options, register=False),
+        }
+        outcomes: Counter[str] = Counter()
+        for name, step in steps.items():
+            step.__name__ = name
+            proxy.answers = lambda method, path: LOGIN if re.match(asked, f"{method} {path}") else None
+            if attempt(step, outcomes):
+                assert name not in REQUESTS[asked]
+            proxy.answers = lambda _method, _path: None
+            assert attempt(step, outcomes)
+    for place in (s3_url, relay):
+        assert wlr.verify_farm("bank", farm=place, full=True).problems == ()
+    assert file_contents(replica) == file_contents(source)

@@ -52,7 +52,6 @@ def check_published(source: Path) -> None:
     assert published(str(source.parent / "farm" / "bank")) == file_contents(source)
 
 
-@pytest.mark.slow
 def test_beat_0_publishes_with_every_commit(source: Path):
     wlc.beat(source, 0)
     with wlc.connect(source) as connection:
@@ -70,7 +69,6 @@ def test_beat_0_publishes_with_every_commit(source: Path):
     check_published(source)
 
 
-@pytest.mark.slow
 def test_beat_publishes_in_the_background(source: Path):
     wlc.beat(source, 0.02)
     with wlc.connect(source) as connection:
@@ -83,7 +81,6 @@ def test_beat_publishes_in_the_background(source: Path):
     check_published(source)
 
 
-@pytest.mark.slow
 def test_close_publishes_what_is_due(source: Path):
     connection = wlc.connect(source)
     with connection.cursor() as other:
@@ -125,7 +122,6 @@ def test_beat_that_changes_after_a_lost_answer(tmp_path: Path):
     bench.run(Fault(DIES_AFTER, at))
 
 
-@pytest.mark.slow
 def test_clock_that_steps_back_between_two_programs(source: Path, monkeypatch):
     """Commit times never fall in the log, or --until would not be exact."""
     now = datetime.datetime.now(datetime.UTC)

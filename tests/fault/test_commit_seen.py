@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection
 
-pytestmark = pytest.mark.slow
-
 ADDED, MORE, TRANSACTIONS = 60_000, 300_000, 8 if wants_all() else 4
 
 
@@ -100,6 +98,7 @@ def test_publishing_while_a_large_commit_runs_publishes_all_or_nothing_of_it(sou
 MANY = "INSERT INTO {} SELECT i, i FROM many"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Path:
@@ -80,6 +78,7 @@ def lengthen(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"more\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_work", [True, False], ids=["something to publish", "nothing to publish"])
 @pytest.mark.parametrize("damage", [delete, empty, cut, overwrite], ids=lambda f: f.__name__)
 def test_flush_makes_wlc_config_again(source: Path, farm: Path, damage: Callable[[Path], None], with_work: bool):
@@ -116,6 +115,7 @@ def test_flush_finds_logs_that_lie_elsewhere_without_wlc_config(tmp_path: Path):
     assert published(str(farm / "bank")) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_farm_that_is_gone_for_good_is_named_with_the_way_out(source: Path, farm: Path):
     shutil.rmtree(farm)
     refused = run_command("wlc", "flush", source)
@@ -135,6 +135,7 @@ def test_farm_that_is_gone_for_good_is_named_with_the_way_out(source: Path, farm
 LOG_DAMAGES = [delete, empty, cut, overwrite, flip, lengthen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", sampled(LOG_DAMAGES, 3), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("what", ["log file", "data file"])
 def test_damaged_batch_is_named_and_nothing_of_it_applied(
@@ -162,6 +163,7 @@ def test_damaged_batch_is_named_and_nothing_of_it_applied(
         assert file_contents(replica) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_batch_of_another_past_is_refused(source: Path, farm: Path, tmp_path: Path):
     """A log file that is sound in itself but does not follow the one before it."""
     replica = tmp_path / "replica.duckdb"
@@ -173,6 +175,7 @@ def test_batch_of_another_past_is_refused(source: Path, farm: Path, tmp_path: Pa
     assert file_contents(replica) == before
 
 
+@pytest.mark.slow
 def test_last_batch_lost_is_noticed_by_replica_and_master(source: Path, farm: Path, tmp_path: Path):
     replica = tmp_path / "replica.duckdb"
     wlr.replicate(str(farm), into=replica)
@@ -192,6 +195,7 @@ def test_last_batch_lost_is_noticed_by_replica_and_master(source: Path, farm: Pa
 # Snapshots
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", sampled(LOG_DAMAGES, 3), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("what", ["manifest.json", "0.parquet"])
 def test_damaged_snapshot_is_named_and_no_replica_is_made(

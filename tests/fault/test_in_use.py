@@ -280,7 +280,6 @@ def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, t
     assert errors.rstrip().endswith("hint: wlc replicas DB shows what its farm knows of it")
 
 
-@pytest.mark.slow
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target, tick=wlc.tick("bank", farm=farm) - 1)

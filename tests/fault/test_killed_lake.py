@@ -34,8 +34,6 @@ from wlr.engine.parquet.folder import LEASE, LakeFolder, TakenOverError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.slow
-
 
 REPLICATE = """
 import sys, wlr.replication, wlr.engine.parquet.build, wlr.engine.parquet.replica
@@ -72,6 +70,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, Any]]
     return str(folder / "farm" / "big"), states
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
     url, states = farm
     rng = random.Random(seed())
@@ -104,7 +103,7 @@ def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, di
 
 
 DYING = """
-import os, pathlib, signal, sys
+import os, signal, sys
 import wlr
 from wlr.engine.parquet import build, executor, folder, replica
 from wlr.fold import file_rewrite
@@ -128,10 +127,11 @@ PLACES = [
     ("os", "link", 5, None),
     ("os", "link", 6, None),
     ("os", "link", 7, None),
-    ("pathlib.Path", "replace", 1, 0),
+    ("os", "replace", 1, 0),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner, name, call, tick", sampled(PLACES, 5))
 def test_killed_at_a_place(
     farm: tuple[str, dict[int, Any]], tmp_path: Path, owner: str, name: str, call: int, tick: int | None
@@ -200,6 +200,7 @@ with target_at(sys.argv[1]).open():
 """
 
 
+@pytest.mark.slow
 def test_second_run_is_turned_away_in_one_line(lake: Path) -> None:
     with program(lake, text=HOLDER) as holder:
         holder.wait_for("open")
@@ -214,6 +215,7 @@ def test_second_run_is_turned_away_in_one_line(lake: Path) -> None:
     assert surplus(lake) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host, age_s, is_taken_over",
     [
@@ -255,6 +257,7 @@ def test_lease_that_this_process_could_not_give_up_holds_it_off_no_more(lake: Pa
     assert wlr.replicate(into=lake, engine="local").tick == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"run": 1, "host": "x", "process": "y", "seen": 1}'])
 def test_lease_that_nobody_can_read(lake: Path, data: bytes) -> None:
     (lake / LEASE).write_bytes(data)
@@ -365,6 +368,7 @@ def test_two_runs_make_the_same_replica(hand: HandmadeFarm, tmp_path: Path, monk
 # Readers -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_readers_of_an_old_tick_are_undisturbed(farm: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
     url, states = farm
     lake = tmp_path / "lake"
@@ -414,6 +418,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, truncate, remove, empty])
 @pytest.mark.parametrize("kind", ["pointer", "manifest", "data file"])
 def test_damage_is_named_and_nothing_applied(lake: Path, kind: str, damage: Callable[[Path], None]) -> None:
@@ -474,6 +479,7 @@ def test_failed_step_leaves_no_files(hand: HandmadeFarm, lake: Path) -> None:
     assert surplus(lake) == []
 
 
+@pytest.mark.slow
 def test_failed_making_leaves_no_files(farm: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
     url, states = farm
     lake = tmp_path / "lake"

@@ -221,7 +221,6 @@ def test_a_log_file_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
     check(found, sealed(body, found.start))
 
 
-@pytest.mark.slow
 @fuzzed
 @given(data=st.data())
 def test_bytes_that_a_hostile_writer_sealed(data: Any) -> None:
@@ -230,7 +229,6 @@ def test_bytes_that_a_hostile_writer_sealed(data: Any) -> None:
     check(found, sealed(data.draw(broken(body)), found.start))
 
 
-@pytest.mark.slow
 @fuzzed
 @given(
     key=st.integers(0, 10), value=st.text(max_size=30) | st.sampled_from(["9" * 5000, "1e400", "nan", "٣", "-0", "1_0"])

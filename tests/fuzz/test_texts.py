@@ -50,7 +50,6 @@ words = st.sampled_from(
 texts = st.text(max_size=30) | st.lists(digits | words | st.just(" "), max_size=6).map("".join)
 
 
-@pytest.mark.slow
 @fuzzed
 @given(texts)
 @example("-" + "9" * 400 + "w")
@@ -65,7 +64,6 @@ def test_times(text: str) -> None:
     assert read_time(format_time(found)) == found
 
 
-@pytest.mark.slow
 @fuzzed
 @given(texts)
 def test_beats_and_keeps(text: str) -> None:
@@ -81,7 +79,6 @@ def test_beats_and_keeps(text: str) -> None:
         pass
 
 
-@pytest.mark.slow
 @fuzzed
 @given(texts)
 @example(":-1")
@@ -136,7 +133,6 @@ def test_a_replica_is_looked_for_anywhere(text: str) -> None:
         assert found is None
 
 
-@pytest.mark.slow
 @fuzzed
 @given(st.text(max_size=15), st.text(max_size=15), st.text(max_size=15))
 def test_passwords_are_not_shown(user: str, password: str, rest: str) -> None:
@@ -156,7 +152,6 @@ pairs = st.lists(
 )
 
 
-@pytest.mark.slow
 @fuzzed
 @given(pairs)
 def test_storage_options(given_pairs: list[str]) -> None:
@@ -237,7 +232,6 @@ parts = st.sampled_from(
 type_texts = st.lists(parts, max_size=12).map("".join) | st.text(max_size=30)
 
 
-@pytest.mark.slow
 @fuzzed
 @given(type_texts)
 @example("DECIMAL(٣,1)")
@@ -272,7 +266,6 @@ def test_types_without_end_take_no_time(text: str) -> None:
     assert time.monotonic() - began < 120
 
 
-@pytest.mark.slow
 @fuzzed
 @given(
     st.text(max_size=40) | st.sampled_from(["sales_000000000001", "sales_000000000001.d/0.parquet", "replicas/a.json"])
@@ -293,7 +286,6 @@ values = texts | st.sampled_from(
 )
 
 
-@pytest.mark.slow
 @fuzzed
 @given(st.dictionaries(st.sampled_from(sorted(encode(STATE))), values, max_size=2))
 @example({"accepted": "[" * 100_000})

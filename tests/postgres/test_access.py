@@ -94,6 +94,7 @@ def replica_of(cluster: Cluster) -> str:
     return url.replace("postgres@", "copier@")
 
 
+@pytest.mark.slow
 def test_privileges_and_row_security_arrive(roles: Cluster, database_url: str, tmp_path: Path) -> None:
     farm, copy = str(tmp_path / "farm"), replica_of(roles)
     execute(database_url, BEFORE)

@@ -42,6 +42,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", VALUES)
 def test_bytes_are_what_the_server_makes_of_the_text(database_url: str, declared: str) -> None:
     workshop = Workshop("test-binary-rows", [])
@@ -92,6 +93,7 @@ def test_other_columns_pass_as_text(database_url: str, declared: str, server: st
     assert not binary_rows.has_bytes(declared, oid, modifier)
 
 
+@pytest.mark.slow
 def test_every_kind_of_change_passes_as_bytes(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_every_kind_of_change_passes_as_bytes(
     assert held_by_postgres(database_url) == held_by_duckdb(source)
 
 
+@pytest.mark.slow
 def test_what_the_server_refuses_is_named(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_BINARY_ROWS", 0)
     source = new_master(tmp_path, "CREATE TABLE t (id INTEGER PRIMARY KEY, d DATE, note VARCHAR)")

@@ -52,6 +52,7 @@ def test_rows_arrive_as_they_are(workshop: Workshop, connection: psycopg.Connect
     assert_all_is_there(connection)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query, into, error",
     [

@@ -155,6 +155,7 @@ def check_lost(url: str, farm: str, tmp_path: Path, slot: str, said: str) -> Non
         assert "history" in str(error), error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled(list(LOSSES), 2))
 def test_a_lost_slot_ends_the_history_and_says_so(bank: str, farm: str, tmp_path: Path, kind: str):
     lose, said = LOSSES[kind]
@@ -172,6 +173,7 @@ def test_a_lost_slot_ends_the_history_and_says_so(bank: str, farm: str, tmp_path
     check_lost(bank, farm, tmp_path, slot, said)
 
 
+@pytest.mark.slow
 def test_a_slot_that_the_server_gave_up(own_cluster: Cluster, farm: str, tmp_path: Path):
     url = own_cluster.create_database()
     execute(url, TABLES)
@@ -201,6 +203,7 @@ def test_a_slot_that_the_server_gave_up(own_cluster: Cluster, farm: str, tmp_pat
         execute(url, f"SELECT pg_drop_replication_slot(slot_name) FROM ({SLOT}) s")
 
 
+@pytest.mark.slow
 def test_a_restored_copy_is_refused_and_leaves_the_original_alone(
     bank: str, farm: str, cluster: Cluster, tmp_path: Path
 ):
@@ -263,6 +266,7 @@ def test_another_master_fences_off_the_first(bank: str, farm: str, cluster: Clus
     assert [row[0] for row in execute(bank, LEFT)] == ["table state", "schema wlc"]
 
 
+@pytest.mark.slow
 def test_stop_leaves_nothing_but_the_state(database_url: str, farm: str, tmp_path: Path):
     execute(
         database_url,
@@ -346,6 +350,7 @@ def test_settings_of_the_server(own_cluster: Cluster, farm: str, tmp_path: Path)
     wlc.stop(url)
 
 
+@pytest.mark.slow
 def test_roles_databases_and_servers(cluster: Cluster, database_url: str, farm: str, tmp_path: Path):
     name = database_url.rpartition("/")[2]
     cluster.execute("DROP ROLE IF EXISTS plain")
@@ -398,6 +403,7 @@ def test_a_master_is_not_made_one_twice_and_others_are_none(bank: str, farm: str
         assert "wlc master" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_tables_are_named_before_they_are_changed(database_url: str, farm: str):
     execute(database_url, TABLES)
     refused = run_command("wlc", "master", database_url, "--farm", farm)

@@ -214,6 +214,7 @@ def shared(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     wlc.stop(url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", TAGS)
 def test_a_command_runs_and_publishing_goes_on(shared: tuple[str, str, str], tag: str):
     url, _, _ = shared
@@ -224,6 +225,7 @@ def test_a_command_runs_and_publishing_goes_on(shared: tuple[str, str, str], tag
         assert connection.execute("SELECT count(*) FROM wlc.pending WHERE what <> 'rewritten'").fetchall() == [(0,)]
 
 
+@pytest.mark.slow
 def test_replicas_follow_all_of_them(shared: tuple[str, str, str]):
     url, farm, replica = shared
     with warnings.catch_warnings():
@@ -273,6 +275,7 @@ def test_a_command_that_is_not_known_is_refused(shared: tuple[str, str, str]):
         connection.rollback()
 
 
+@pytest.mark.slow
 def test_what_is_not_understood_stops_publishing_and_status_says_so(database_url: str, farm_folder: str):
     execute(database_url, "CREATE TABLE t (a int)")
     wlc.master(database_url, farm=farm_folder, name="x")

@@ -15,6 +15,8 @@ from wlc.farm.database import open_database
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 TABLES = 60
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.postgres.cluster import Cluster
     from tests.postgres.comparing import Rows
 
+pytestmark = pytest.mark.slow
+
 TABLES = {
     "customers": "CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, mail varchar(80), since date)",
     "orders": """CREATE TABLE orders (id bigserial PRIMARY KEY, customer bigint REFERENCES customers ON DELETE CASCADE,

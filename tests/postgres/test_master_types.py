@@ -300,6 +300,7 @@ def _read_list(connection: duckdb.DuckDBPyConnection, declared: str, text: str) 
     )
 
 
+@pytest.mark.slow
 def test_every_type_arrives_by_snapshot_and_log(database_url: str, farm: str, tmp_path: Path):
     make(database_url)
     wlc.master(database_url, farm=farm, name="types")
@@ -322,6 +323,7 @@ def data_types(database: FarmDatabase, number: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled(list(MISFITS), 4))
 def test_values_that_do_not_fit_stay_text_and_never_become_something_else(
     database_url: str, farm: str, tmp_path: Path, kind: str
@@ -362,6 +364,7 @@ def test_values_that_do_not_fit_stay_text_and_never_become_something_else(
     assert found == [(held,)]
 
 
+@pytest.mark.slow
 def test_defaults_of_new_columns_do_not_depend_on_the_settings_of_who_adds_them(
     database_url: str, farm: str, tmp_path: Path
 ):
@@ -435,6 +438,7 @@ def test_large_values_that_an_update_leaves_alone_are_kept(database_url: str, fa
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["duckdb", "lake"])
 def test_a_value_that_does_not_fit_stops_its_own_transaction_only(database_url: str, tmp_path: Path, engine: str):
     farm, into = str(tmp_path / "farm"), tmp_path / ("r.duckdb" if engine == "duckdb" else "lake")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 import wlc
 import wlr
 from tests.postgres.cluster import execute
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.postgres.cluster import Cluster
+
+pytestmark = pytest.mark.slow
 
 STEPS: tuple[tuple[str, ...], ...] = (
     (

@@ -138,6 +138,7 @@ def flushed_lsn(url: str) -> str:
 # Killed ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_publishers_that_are_killed_under_load_lose_nothing_and_repeat_nothing(
     database_url: str, farm: str, tmp_path: Path
 ):
@@ -235,6 +236,7 @@ def _work(url: str, number: int) -> None:
     execute(url, f"INSERT INTO account (amount) VALUES ({number})")
 
 
+@pytest.mark.slow
 def test_dying_around_every_write_to_the_farm(bank: str, farm: str, tmp_path: Path):
     into = tmp_path / "replica.duckdb"
     scratch = tmp_path / "scratch"
@@ -271,6 +273,7 @@ def test_dying_around_every_write_to_the_farm(bank: str, farm: str, tmp_path: Pa
             raise
 
 
+@pytest.mark.slow
 def test_dying_around_every_write_to_the_database(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -296,6 +299,7 @@ def test_dying_around_every_write_to_the_database(
         last += 4
 
 
+@pytest.mark.slow
 def test_positions_of_sequences_that_move_after_a_death_are_published(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -328,6 +332,7 @@ def _first_note(url: str, steps: Steps) -> int:
 # Stopped, together, away --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_publisher_with_a_whole_batch(bank: str, farm: str, tmp_path: Path):
     with run_process(bank) as process:
         transfer(bank)
@@ -358,6 +363,7 @@ def test_a_slot_that_another_publisher_moved_has_no_gap(bank: str):
         waiting.refuse_gap()
 
 
+@pytest.mark.slow
 def test_publishers_and_snapshots_side_by_side(database_url: str, farm: str, tmp_path: Path):
     make_pgbench(database_url)
     wlc.master(database_url, farm=farm, name="bank", beat_s=0.05)
@@ -394,6 +400,7 @@ def test_publishers_and_snapshots_side_by_side(database_url: str, farm: str, tmp
         assert held_by_duckdb(into) == held
 
 
+@pytest.mark.slow
 def test_first_snapshot_while_others_write(database_url: str, farm: str, tmp_path: Path):
     make_pgbench(database_url)
     is_over = threading.Event()
@@ -425,6 +432,7 @@ def test_first_snapshot_while_others_write(database_url: str, farm: str, tmp_pat
     assert held_by_duckdb(into) == held_by_postgres(database_url, main="")
 
 
+@pytest.mark.slow
 def test_publishing_goes_on_after_the_server_and_the_farm_were_away(own_cluster: Cluster, farm: str, tmp_path: Path):
     url = own_cluster.create_database()
     execute(url, TABLES)
@@ -552,6 +560,7 @@ def test_what_one_look_gave_is_not_looked_for_again_once_it_is_published(
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beat_s", [0, 60])
 def test_messages_outside_of_transactions_hide_nothing(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float
@@ -568,6 +577,7 @@ def test_messages_outside_of_transactions_hide_nothing(
     assert wlc.flush(bank).transactions == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["stop", "snapshot"])
 def test_what_waits_behind_empty_transactions_is_published_before(bank: str, farm: str, tmp_path: Path, operation: str):
     wlc.beat(bank, 0)
@@ -594,6 +604,7 @@ def test_the_slot_follows_where_nothing_is_to_be_published(bank: str, cluster: C
     assert not (wlc.flush(bank).batches)
 
 
+@pytest.mark.slow
 def test_what_the_server_has_not_flushed_is_not_passed_by(bank: str, farm: str, tmp_path: Path):
     # The server's log may be written and not flushed; a slot shows what is flushed.
     with psycopg.connect(bank, autocommit=True) as connection:
@@ -607,6 +618,7 @@ def test_what_the_server_has_not_flushed_is_not_passed_by(bank: str, farm: str, 
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 61
 
 
+@pytest.mark.slow
 def test_commands_say_what_they_did(bank: str):
     transfer(bank)
     done = subprocess.run([COMMANDS / "wlc", "flush", bank, "--json"], capture_output=True, text=True, check=False)
@@ -650,6 +662,7 @@ def test_a_large_transaction_takes_no_more_memory_than_it_may(
         assert connection.execute(digest).fetchall() == execute(bank, digest)
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_said_and_nothing_is_lost(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

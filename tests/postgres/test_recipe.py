@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from tests.ports import free_port
 from tests.postgres.cluster import new_folder, program, user_that_may_run_it
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = re.compile(r"```sh\n(.*?)```", re.DOTALL)

@@ -78,6 +78,7 @@ def publish_everything(farm: HandmadeFarm) -> None:
     )
 
 
+@pytest.mark.slow
 def test_equal_at_every_tick(farm: HandmadeFarm, cluster: Cluster) -> None:
     publish_everything(farm)
     follows = cluster.create_database()
@@ -103,6 +104,7 @@ def test_only_columns_that_differ_are_written(farm: HandmadeFarm, database_url: 
     assert execute(database_url, "SELECT ctid FROM t WHERE id = 3") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [write._BINARY_COLUMNS - 1, 300, 700])
 def test_wide_tables(farm: HandmadeFarm, database_url: str, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setattr(write, "_BINARY_ROWS", 0)
@@ -312,6 +314,7 @@ def test_role_needs_one_right_that_the_hint_grants(farm: HandmadeFarm, cluster: 
     assert execute(into, "SELECT * FROM t") == [(1, "a")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "VARCHAR"])
 def test_keys_side_by_side_and_far_apart(farm: HandmadeFarm, database_url: str, kind: str) -> None:
     farm.publish([f"CREATE TABLE t (id {kind} PRIMARY KEY, v VARCHAR)"])
@@ -387,6 +390,7 @@ wlr.replicate(sys.argv[1], into=sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module, name, call",
     [
@@ -464,6 +468,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["postgres", "duckdb"])
 @pytest.mark.parametrize("statement", HOSTILE)
 def test_statements_of_other_kinds_are_refused(

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tests.postgres.cluster import Cluster
     from tests.postgres.held import Held
 
+pytestmark = pytest.mark.slow
+
 HOWS = (DIES_BEFORE, DIES_AFTER, FAILS, LOSES_ANSWER)
 
 

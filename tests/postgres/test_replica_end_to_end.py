@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.postgres.cluster import Cluster
 
 
+@pytest.mark.slow
 def test_money_neither_appears_nor_disappears_at_any_stop(tmp_path: Path, cluster: Cluster) -> None:
     chance = random.Random(seed())
     source = new_master(
@@ -61,6 +62,7 @@ def test_money_neither_appears_nor_disappears_at_any_stop(tmp_path: Path, cluste
     assert held_by_postgres(follows) == held_by_duckdb(source)
 
 
+@pytest.mark.slow
 def test_rows_of_large_steps_are_added_up_while_they_are_written(tmp_path: Path, database_url: str) -> None:
     source = new_master(tmp_path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE bag (id INTEGER)")
     wlr.replicate(source, into=database_url)
@@ -212,6 +214,7 @@ def digest(url: str) -> list[tuple[object, ...]]:
     return execute(url, "SELECT count(*), sum(id), min(text), max(text), sum(length(text)) FROM item")
 
 
+@pytest.mark.slow
 def test_killed_replica_holds_a_prefix_and_goes_on(tmp_path: Path, cluster: Cluster) -> None:
     folder = tmp_path / "big"
     source = new_master(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 # These hold generated columns over macros, which PostgreSQL cannot compute, and changes of fields inside of values.
 # A struct with a number that JSON does not hold exactly is text; other tests say which.
 REFUSED = {"macros", "names of another schema", "alter", "types"}

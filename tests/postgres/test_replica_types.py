@@ -187,6 +187,7 @@ def found(url: str, table: str) -> list[tuple[object, ...]]:
         return connection.execute(f"SELECT r, {columns} FROM {table} ORDER BY r, c0 NULLS FIRST").fetchall()
 
 
+@pytest.mark.slow
 def test_values_arrive_through_snapshot_and_log(tmp_path: Path, cluster) -> None:
     source = tmp_path / "typed.duckdb"
     columns = ", ".join(f"c{number} {declared}" for number, (declared, _, _) in enumerate(TYPES))
@@ -223,6 +224,7 @@ def test_values_arrive_through_snapshot_and_log(tmp_path: Path, cluster) -> None
         assert found(at_end, table) == expected(1), f"{table}, through a later snapshot"
 
 
+@pytest.mark.slow
 def test_rows_of_all_types_can_be_verified_but_those_that_text_does_not_tell(tmp_path: Path, database_url: str) -> None:
     source, lost = tmp_path / "typed.duckdb", {"UNION(a INTEGER, b VARCHAR)", "VARIANT"}
     columns = ", ".join(f"c{number} {declared}" for number, (declared, _, _) in enumerate(TYPES))
@@ -284,6 +286,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["INSERT INTO t SELECT 2, {}", "UPDATE k SET bad = {}"], ids=["added", "updated"])
 @pytest.mark.parametrize("declared, value, cause", sampled(REFUSED, 3))
 def test_what_postgres_cannot_hold_is_refused_by_column(
@@ -321,6 +324,7 @@ def test_minus_zero_and_scale_are_part_of_a_value(tmp_path: Path, database_url: 
     assert execute(database_url, "SELECT x::text, v FROM k") == [("-0", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["_tick", "_weight", "ctid2", "n", 'o"0', "W"])
 def test_names_that_could_collide_with_ours(tmp_path: Path, database_url: str, column: str) -> None:
     source = tmp_path / "typed.duckdb"

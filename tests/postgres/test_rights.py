@@ -71,6 +71,7 @@ def identities(database_url: str) -> dict[str, str]:
     return dict(execute(database_url, query))
 
 
+@pytest.mark.slow
 def test_a_prepared_database_needs_no_superuser(publisher: str, database_url: str, farm: str, tmp_path: Path):
     with pytest.raises(UnsupportedError, match="role publisher may not make it a master: permission denied") as caught:
         wlc.master(publisher, farm=farm, name="x")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (
         "UPDATE orders SET region = 'EU' WHERE id = 2",

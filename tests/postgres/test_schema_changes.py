@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 # What there is before, and what is done: each text alone.
 CASES: dict[str, tuple[str, ...]] = {
     "detach pk": (

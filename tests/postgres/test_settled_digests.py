@@ -40,6 +40,7 @@ def check(url: str, farm: str, into: Path) -> None:
     assert len(checks) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beat_s", [60, pytest.param(0, marks=pytest.mark.deep)])
 def test_what_tables_hold_is_known_after_every_schema_change(
     database_url: str, tmp_path: Path, beat_s: float, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +98,7 @@ def test_a_table_that_others_have_locked_is_unknown_for_now(database_url: str, t
     assert outcomes == {"public.t": "unknown", "public.bag": "same"}
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_fit_leaves_unknown_what_its_table_holds_after_a_schema_change(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_others_publish_while_a_snapshot_waits(master: str, tmp_path: Path) -> N
     assert rows_of_snapshot(tmp_path) == (2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overtaken", [1, snapshot.MOMENTS])
 def test_a_moment_that_was_overtaken_is_not_taken(
     master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: int

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 _BEFORE = """
     CREATE TABLE outside (id int PRIMARY KEY); INSERT INTO outside VALUES (1), (2);
     CREATE TABLE in_key (y int CONSTRAINT to_outside REFERENCES outside); INSERT INTO in_key VALUES (1);

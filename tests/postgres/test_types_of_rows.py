@@ -34,6 +34,7 @@ _CHANGES = (
 _TYPES = "SELECT typname FROM pg_type WHERE typtype = 'c' AND typname IN ('f', 'g', 'h', 'unused') ORDER BY 1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins", ["before", "after"])
 def test_replicas_have_the_type_of_a_foreign_table_where_it_is_used(
     cluster: Cluster, database_url: str, tmp_path: Path, begins: str

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 URL = "postgresql://nobody@localhost/nothing"
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys(['psycopg', 'adbc_driver_postgresql', 'numpy']));"
 

@@ -409,7 +409,6 @@ def test_a_query_beside_a_change_keeps_its_type(tmp_path: Path) -> None:
         assert captured.fetchall() == [(2,)]
 
 
-@pytest.mark.slow
 def test_a_statement_that_aborts_its_transaction_has_the_error_of_duckdb(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     wlc.master(source, create=True)
@@ -442,7 +441,6 @@ def test_the_master_stays_attached(tmp_path: Path) -> None:
         assert replica.execute("FROM t").fetchall() == [(1,)]
 
 
-@pytest.mark.slow
 def test_connections_of_one_process_agree_on_mode_and_settings(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(source) as connection:

@@ -164,7 +164,6 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(waiting: Path) -> None
     assert_published(waiting)
 
 
-@pytest.mark.slow
 def test_what_a_process_left_that_died_while_it_packed_is_removed(waiting: Path) -> None:
     left = waiting.parent / f"{packed.prefix(waiting)}abcdefgh"
     left.mkdir()
@@ -228,7 +227,6 @@ def test_a_database_that_is_cut_off_from_files_packs_in_the_folder_that_is_allow
     assert_published(waiting)
 
 
-@pytest.mark.slow
 def test_a_missing_piece_is_noticed_and_nothing_is_published(waiting: Path) -> None:
     with_duckdb(waiting, "DELETE FROM wlc.packed")
     with pytest.raises(UnavailableError, match=r"bytes of table main.keyed at tick 3 DuckDB shows 0"):

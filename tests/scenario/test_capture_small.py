@@ -263,7 +263,6 @@ def test_prepared_statements_end_with_what_they_were_made_for(
     assert published(farm) == contents(captured._raw, "sales")
 
 
-@pytest.mark.slow
 def test_a_transaction_has_its_rows_times_and_user(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
     _, captured, farm = pair
     learn_names(captured)

@@ -82,7 +82,6 @@ def read(farm: str) -> list[Any]:
     return [t for number in database.batch_numbers() for t in database.read_batch(number)[0].transactions]
 
 
-@pytest.mark.slow
 def test_nothing_is_published_behind_an_insert_that_still_runs(
     master: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +112,6 @@ def test_nothing_is_published_behind_an_insert_that_still_runs(
     assert published(farm) == contents(connection._raw, "shop")
 
 
-@pytest.mark.slow
 def test_who_removes_rows_waits_for_an_insert_that_still_runs(
     master: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +169,6 @@ def test_one_of_two_who_insert_a_key_fails_as_in_duckdb(
     assert published(farm) == contents(connection._raw, "shop")
 
 
-@pytest.mark.slow
 def test_a_row_that_returning_loses_is_captured_all_the_same(
     master: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

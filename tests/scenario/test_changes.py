@@ -18,8 +18,11 @@ from cli.command import run_app
 from cli.wlr import app
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.scenario.test_reading import Model, sql
-from wlc.farm.model import Clear, Name
+from wlc.farm.errors import UnavailableError
+from wlc.farm.model import Clear, Name, TableFile
+from wlc.farm.store import MissingError
 from wlr.reading import change_feed
+from wlr.reading.local_copies import LocalCopies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -193,12 +196,49 @@ def test_following_goes_on_in_its_file_behind_whole_transactions(farm: HandmadeF
     assert run(farm.url, "--table", "t", "--follow", "--out", out, "--since", 2) == 2
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_round_that_fails_anywhere_goes_on_where_it_was(
+    farm: HandmadeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, is_whole: bool
+) -> None:
+    monkeypatch.setattr(change_feed, "BATCH_ROWS", 1)
+    since = 2 if is_whole else None
+    wanted, out = tmp_path / f"wanted.{form}", tmp_path / f"t.{form}"
+    options = ["--since", "2", "--snapshot"] if is_whole else []
+    assert run(farm.url, "--table", "t", "--out", wanted, *options) == 0
+    calls, fetch = 0, LocalCopies.fetch_log
+
+    def fail_first(copies: LocalCopies, files: Iterable[TableFile]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise UnavailableError("the farm is away")
+        fetch(copies, files)
+
+    monkeypatch.setattr(LocalCopies, "fetch_log", fail_first)
+    request = ChangesRequest(farm.url, "t", since, None, is_whole, form, str(out), True)
+    with request.opened(None, None) as write_round:
+        for _ in range(2 if is_whole else 3):
+            with pytest.raises(UnavailableError):
+                write_round()
+        write_round()
+    assert out.read_text(encoding="utf-8") == wanted.read_text(encoding="utf-8")
+
+
+def test_a_run_that_found_no_farm_leaves_nothing_in_the_way(farm: HandmadeFarm, tmp_path: Path) -> None:
+    out = tmp_path / "t.jsonl"
+    request = ChangesRequest(f"{tmp_path}/away/sales", "t", None, None, False, "jsonl", str(out), True)
+    with request.opened(None, None) as write_round, pytest.raises(MissingError):
+        write_round()
+    follow(farm, out, 5)
+
+
 def follow(farm: HandmadeFarm, out: Path, lines: int) -> None:
     """Do two rounds of `--follow`, of which the second finds nothing."""
     request = ChangesRequest(farm.url, "t", None, None, False, "jsonl", str(out), True)
     with request.opened(None, None) as write_round:
-        assert len(list(write_round())) == 1
-        assert list(write_round()) == []
+        assert write_round() is not None
+        assert write_round() is None
     assert len(out.read_text(encoding="utf-8").split("\n")[:-1]) == lines
 
 

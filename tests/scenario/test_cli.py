@@ -114,7 +114,6 @@ def test_master_to_replica(shell, sales, tmp_path) -> None:
     assert (status["tick"], status["lag_transactions"], status["failure"]) == (4, 0, None)
 
 
-@pytest.mark.slow
 def test_stop_at_a_transaction_and_at_a_time(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "second.duckdb", "--tick", 2) == 0
     assert rows(tmp_path / "second.duckdb") == [(1, "pen"), (2, "ink")]
@@ -125,7 +124,6 @@ def test_stop_at_a_transaction_and_at_a_time(shell, sales, tmp_path) -> None:
     assert rows(tmp_path / "second.duckdb") == rows(sales)
 
 
-@pytest.mark.slow
 def test_dry_run_says_what_it_would_do_and_does_nothing(shell, sales, tmp_path) -> None:
     before = tree(tmp_path)
     plan = shell.answer("wlr", "replicate", sales, "--into", "copy.duckdb", "--dry-run")
@@ -133,14 +131,12 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(shell, sales, tmp_path) 
     assert tree(tmp_path) == before
 
 
-@pytest.mark.slow
 def test_farm_comes_from_the_environment(shell, sales, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
     assert shell.answer("wlc", "tick", "sales") == {"tick": 3}
     assert shell("wlr", "replicate", "sales", "--into", "copy.duckdb") == 0
 
 
-@pytest.mark.slow
 def test_a_source_knows_its_farm_whatever_the_environment_says(shell, sales, tmp_path, monkeypatch) -> None:
     duckdb.connect("young.duckdb").close()
     # Another database of the same name, which has published nothing yet.
@@ -168,7 +164,6 @@ def test_sql_prints_a_table_or_json_and_reads_files(shell, sales, tmp_path) -> N
     assert shell.out == ""
 
 
-@pytest.mark.slow
 def test_error_of_sql_changes_nothing(shell, sales) -> None:
     assert shell("wlc", "sql", sales, "INSERT INTO orders VALUES (1, 'twice')") == 1
     assert re.match(r"error: Constraint Error: .*\n", shell.err)
@@ -212,7 +207,6 @@ def test_a_mistyped_table_is_named_with_the_one_that_may_be_meant(shell, sales) 
     assert shell.err == ""
 
 
-@pytest.mark.slow
 def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
     assert shell.answer("wlc", "beat", sales) == {"beat_s": 300}
     assert shell.answer("wlc", "beat", tmp_path / "farm" / "sales", 60) == {"beat_s": 60}
@@ -299,7 +293,6 @@ def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
     assert rows(tmp_path / "copy.duckdb") == rows(sales)
 
 
-@pytest.mark.slow
 def test_prune_keeps_what_a_registered_replica_needs(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "slow.duckdb", "--tick", 1) == 0
     assert shell("wlc", "snapshot", sales) == 0
@@ -436,7 +429,6 @@ def test_stop_before_the_first_snapshot_is_refused_and_the_nearest_is_named(shel
     assert "tick 0" in shell.err
 
 
-@pytest.mark.slow
 def test_farm_may_be_given_relative_to_where_one_is(shell, tmp_path, monkeypatch) -> None:
     duckdb.connect("s.duckdb").close()
     assert shell("wlc", "master", "s.duckdb", "--farm", "farm") == 0
@@ -448,7 +440,6 @@ def test_farm_may_be_given_relative_to_where_one_is(shell, tmp_path, monkeypatch
     assert shell("wlr", "replicate", "--into", "../copy.duckdb") == 0, shell.err
 
 
-@pytest.mark.slow
 def test_stop_behind_the_replica_takes_it_back(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlr", "replicate", "--into", "copy.duckdb", "--tick", 1) == 0

@@ -209,7 +209,6 @@ def test_schema_changes_pass_the_choice(kind: Kind, tmp_path: Path) -> None:
     assert wlc.status(url).tick == 12
 
 
-@pytest.mark.slow
 def test_values_of_every_type_pass(tmp_path: Path) -> None:
     columns = [f"c{number}" for number in range(len(VALUES))]
     farm = HandmadeFarm(tmp_path)

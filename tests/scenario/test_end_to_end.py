@@ -209,7 +209,6 @@ def test_a_registered_replica_holds_its_log_files_back(ten: Path, tmp_path: Path
     assert file_contents(replica) == file_contents(ten)
 
 
-@pytest.mark.slow
 def test_a_database_with_rows_does_not_begin_empty(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t AS SELECT 1 AS a")
     write(source, "INSERT INTO t VALUES (2)")

@@ -130,7 +130,6 @@ def test_a_file_has_every_change_once_and_in_order(shop: Shop, tmp_path: Path):
     assert lines(out) == said
 
 
-@pytest.mark.slow
 def test_tables_are_chosen_by_patterns(shop: Shop, tmp_path: Path):
     shop.feed(out := tmp_path / "t.jsonl", tables=["main.t"])
     assert as_records(lines(out)) == expected(shop, "main.t")
@@ -537,7 +536,6 @@ def test_a_run_that_was_overtaken_cannot_move_the_position(shop: Shop, tmp_path:
     assert as_records(lines(out)) == expected(shop)
 
 
-@pytest.mark.slow
 def test_pruning_waits_for_a_feed(tmp_path: Path):
     shop = made(tmp_path)
     shop.write("CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -579,7 +577,6 @@ def test_pruning_does_not_wait_for_a_feed_that_cannot_go_on(tmp_path: Path):
     assert replicas(shop.database) != known
 
 
-@pytest.mark.slow
 def test_the_command_feeds_and_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source, farm, out = tmp_path / "shop.duckdb", str(tmp_path / "farm"), tmp_path / "t.jsonl"
     wlc.master(source, farm=farm, beat_s=3600, create=True)
@@ -631,7 +628,6 @@ def test_a_feed_is_paused_and_shows_where_it_stands(
     assert not shop.feed(tmp_path / "two.jsonl").is_paused
 
 
-@pytest.mark.slow
 def test_encrypted_and_signed_farms_are_verified(tmp_path: Path):
     encryption, signing = keys.new_key(keys.ENCRYPTION), keys.new_key(keys.SIGNING)
     public = keys.public_half(signing)
@@ -734,7 +730,6 @@ def test_images_that_cancel_each_other_out_are_no_records(tmp_path: Path):
     ]
 
 
-@pytest.mark.slow
 def test_the_records_of_a_transaction_depend_on_nothing_but_it(tmp_path: Path):
     """A run that begins elsewhere, or after a kill, gives them the same numbers."""
     farm = HandmadeFarm(tmp_path / "farm")
@@ -755,7 +750,6 @@ def test_the_records_of_a_transaction_depend_on_nothing_but_it(tmp_path: Path):
         assert lines(out) == [line for line in whole if line["tick"] >= start]
 
 
-@pytest.mark.slow
 def test_values_that_differ_behind_the_same_text_are_records(tmp_path: Path):
     farm = HandmadeFarm(tmp_path / "farm")
     cases = {

@@ -124,7 +124,6 @@ def test_a_topic_has_every_change_under_its_key(servers: str, database: FarmData
     assert len(messages(servers, topic)) == len(found)
 
 
-@pytest.mark.slow
 def test_deleted_rows_have_tombstones_in_the_format_of_debezium(servers: str, database: FarmDatabase):
     feed(servers, topic := next(_topics), format="debezium", tables=["main.t"])
     by_key = defaultdict(list)

@@ -99,7 +99,6 @@ def test_a_database_that_the_farm_has_taken_stays_when_making_it_fails(
     assert not other.exists()
 
 
-@pytest.mark.slow
 def test_a_mistyped_name_is_answered_with_what_is_there(farm: Path, capsys) -> None:
     create = f"wlc master SOURCE --farm {farm}/farm"
     for line in ("wlc status salse", "wlc status salse.duckdb", "wlr replicate salse --into c2.duckdb"):

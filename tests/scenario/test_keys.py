@@ -109,7 +109,6 @@ def test_nothing_but_names_can_be_read_without_the_key(
     assert wlc.prune(farm_of(source), keep_for="0s", storage_options=encryption).delete_snapshots
 
 
-@pytest.mark.slow
 def test_master_does_not_forget_that_it_encrypts(
     source: Path, tmp_path: Path, encryption: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +128,6 @@ def test_master_does_not_forget_that_it_encrypts(
     assert key.word.split(":")[2].encode() not in source.read_bytes()
 
 
-@pytest.mark.slow
 def test_keys_are_rotated(source: Path, tmp_path: Path, encryption: dict[str, Any]) -> None:
     wlc.master(source, storage_options=encryption)
     write(source, "INSERT INTO t VALUES (3, 'a')")
@@ -160,7 +158,6 @@ def test_encryption_begins_with_a_new_history(source: Path, tmp_path: Path, encr
     assert wlr.replicate(farm_of(source), into=tmp_path / "old.duckdb", tick=1, storage_options=allowing).tick == 1
 
 
-@pytest.mark.slow
 def test_object_in_another_place_is_not_applied(source: Path, tmp_path: Path, encryption: dict[str, Any]) -> None:
     wlc.master(source, storage_options=encryption)
     into = tmp_path / "copy.duckdb"
@@ -304,7 +301,6 @@ def test_newest_snapshot_that_verifies_is_the_beginning(source: Path, tmp_path: 
         wlr.replicate(farm_of(source), into=tmp_path / "second.duckdb", storage_options=options)
 
 
-@pytest.mark.slow
 def test_signing_keys_are_rotated(source: Path, tmp_path: Path, signing: dict[str, Any]) -> None:
     wlc.master(source, storage_options=signing)
     into = tmp_path / "copy.duckdb"
@@ -333,7 +329,6 @@ def test_master_does_not_forget_that_it_signs(
 # Commands
 
 
-@pytest.mark.slow
 def test_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     def run(program: Any, name: str, *arguments: str) -> tuple[int, str, str]:
         status = run_app(program.app, name, list(arguments))

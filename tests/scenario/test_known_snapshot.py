@@ -17,8 +17,6 @@ from wlc.farm.errors import UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 
 SNAPSHOT = importlib.import_module("wlc.dialect.duckdb.snapshot")
 
@@ -53,6 +51,7 @@ def write(source: Path, *statements: str) -> None:
     wlc.flush(source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled([kind for kind in VALUES if not kind.startswith("UNION")], 8))
 def test_rows_of_every_type_are_known_once_they_were_captured(kind: str, tmp_path: Path, digested: list[str]) -> None:
     source = master(tmp_path, f"CREATE TABLE t (id INTEGER, v {kind})", "INSERT INTO t VALUES (-1, NULL)")
@@ -70,6 +69,7 @@ def test_rows_of_every_type_are_known_once_they_were_captured(kind: str, tmp_pat
     assert_sound(tmp_path / "farm" / "sales")
 
 
+@pytest.mark.slow
 def test_table_is_read_once_after_its_schema_was_changed(tmp_path: Path, digested: list[str]) -> None:
     source = master(tmp_path, "CREATE TABLE t AS SELECT range AS id FROM range(100)", "CREATE TABLE u AS FROM t")
     assert sorted(digested) == ["t", "u"]
@@ -97,6 +97,7 @@ def test_table_is_read_once_after_its_schema_was_changed(tmp_path: Path, digeste
     assert_sound(tmp_path / "farm" / "sales")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement", ["UPDATE t SET id = 1 WHERE id = 2", "DELETE FROM t WHERE id = 3; INSERT INTO t VALUES (1)"]
 )

@@ -20,8 +20,6 @@ from wlc.farm.registry import replicas
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
 
 
@@ -46,6 +44,7 @@ def in_t(lake: Path | str) -> list[tuple[str | None, ...]]:
 # Object stores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["memory", "s3"])
 def test_object_stores(scheme: str, tmp_path: Path, s3_url: str) -> None:
     source = tmp_path / "sales.duckdb"
@@ -116,6 +115,7 @@ FORBIDDEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", FORBIDDEN)
 def test_statement_from_the_farm_cannot_leave_the_schema(
     farm: HandmadeFarm, lake: Path, tmp_path: Path, statement: str
@@ -130,6 +130,7 @@ def test_statement_from_the_farm_cannot_leave_the_schema(
     assert surplus(lake) == []
 
 
+@pytest.mark.slow
 def test_patterns_are_remembered_and_everything_else_left_out(farm: HandmadeFarm, lake: Path) -> None:
     farm.publish(["CREATE SCHEMA s"], ["CREATE TABLE s.sales_a (a INTEGER)"], ["CREATE TABLE s.other (a INTEGER)"])
     farm.publish(
@@ -148,6 +149,7 @@ def test_patterns_are_remembered_and_everything_else_left_out(farm: HandmadeFarm
     assert surplus(lake) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("catalog", ["memory", "wlr_scratch", 'my "master"'])
 def test_names_of_all_sorts(tmp_path: Path, lake: Path, catalog: str) -> None:
     farm = HandmadeFarm(tmp_path / "farm", catalog=catalog)
@@ -162,6 +164,7 @@ def test_names_of_all_sorts(tmp_path: Path, lake: Path, catalog: str) -> None:
     assert lake_contents(lake) == {table: Counter([("1", "z", "1.0", "5", "6"), ("2", "y", None, "7", "8")])}
 
 
+@pytest.mark.slow
 def test_several_changes_of_schema_and_rows_in_one_step(farm: HandmadeFarm, lake: Path) -> None:
     reads = ["CREATE MACRO m() AS TABLE SELECT * FROM t", "CREATE MACRO n() AS (SELECT count(*) FROM t)"]
     farm.publish([KEYED, "CREATE SEQUENCE s", Rows("t", rows(1, 2)), *reads])

@@ -20,8 +20,6 @@ from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError, Unsupp
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
     CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR);
@@ -114,6 +112,7 @@ CASES: dict[str, tuple[list[str], dict[int, str | None]]] = {
 }
 
 
+@pytest.mark.slow
 def test_of_concurrent_changes_the_newest_counts(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     for name, (statements, changed) in sampled(list(CASES.items()), 6):
@@ -131,6 +130,7 @@ def test_of_concurrent_changes_the_newest_counts(tmp_path: Path) -> None:
         assert all(check.outcome == "same" for check in wlc.verify_source(sites.file(site)))
 
 
+@pytest.mark.slow
 def test_an_older_change_is_reported_where_it_meets_the_newer_one(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     sites.write("rome", "UPDATE t SET v = 'rome' WHERE k = 1", "DELETE FROM t WHERE k = 2")
@@ -155,6 +155,7 @@ def test_an_older_change_is_reported_where_it_meets_the_newer_one(tmp_path: Path
     assert dict(sites.rows("paris", "t")) == {1: "rome", 2: "oslo"}
 
 
+@pytest.mark.slow
 def test_x1_a_newer_change_survives_an_older_one_that_comes_back(tmp_path: Path) -> None:
     """Whichever is under way when the next one is made, the last one stays, in all variants of the original."""
     for number, (first, then, left) in enumerate(
@@ -178,6 +179,7 @@ def test_x1_a_newer_change_survives_an_older_one_that_comes_back(tmp_path: Path)
         assert dict(sites.rows("rome", "t")).get(5 if number == 0 else 1) == left
 
 
+@pytest.mark.slow
 def test_x2_an_update_of_a_row_that_another_site_inserted_over_and_deleted(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome")
     sites.write("rome", "INSERT INTO t VALUES (5, 'rome')")
@@ -191,6 +193,7 @@ def test_x2_an_update_of_a_row_that_another_site_inserted_over_and_deleted(tmp_p
     assert 5 not in dict(sites.rows("oslo", "t"))
 
 
+@pytest.mark.slow
 def test_a_transaction_is_taken_once_whatever_way_it_comes(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     sites.write(
@@ -209,6 +212,7 @@ def test_a_transaction_is_taken_once_whatever_way_it_comes(tmp_path: Path) -> No
     assert {name: len(sites.names_of(name)) for name in sites.names} == before
 
 
+@pytest.mark.slow
 def test_c3_rings_and_chains_that_break(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     ring = ("oslo>rome", "rome>paris", "paris>oslo")
@@ -239,6 +243,7 @@ def test_c3_rings_and_chains_that_break(tmp_path: Path) -> None:
     refuse_repetitions(sites)
 
 
+@pytest.mark.slow
 def test_four_sites_as_389_ds_accepts_them(tmp_path: Path) -> None:
     """Add, modify, delete and rename over four masters; one that pauses; a double deletion; a table that comes late."""
     sites = new_mesh(tmp_path, "rome", "paris", "york")
@@ -275,6 +280,7 @@ def test_four_sites_as_389_ds_accepts_them(tmp_path: Path) -> None:
     refuse_repetitions(sites)
 
 
+@pytest.mark.slow
 def test_a_site_that_joined_after_a_deletion_knows_of_it(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome")
     sites.write("rome", "UPDATE t SET v = 'older' WHERE k = 1")
@@ -298,6 +304,7 @@ def test_a_site_that_joined_after_a_deletion_knows_of_it(tmp_path: Path) -> None
     assert sites.rows("rome", "t") == [(1, "york"), (2, "newer")]
 
 
+@pytest.mark.slow
 def test_deletions_are_kept_until_all_contain_them(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     sites.write("rome", "UPDATE t SET v = 'older' WHERE k = 1")
@@ -326,6 +333,7 @@ def test_deletions_are_kept_until_all_contain_them(tmp_path: Path) -> None:
     assert sites.rows("rome", inherited)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=70 * 365)], ids=["an hour", "70 years"])
 def test_a_clock_that_is_ahead_waits_and_wins_nothing_for_ever(tmp_path: Path, ahead: timedelta) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
@@ -354,6 +362,7 @@ def test_a_clock_that_is_ahead_waits_and_wins_nothing_for_ever(tmp_path: Path, a
     assert sites.rows("paris", "t") == [(1, "on time"), (2, "ahead")]
 
 
+@pytest.mark.slow
 def test_what_follows_on_a_change_is_newer_with_a_clock_that_is_behind(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome")
     with clock_ahead(timedelta(minutes=4)):
@@ -374,6 +383,7 @@ def test_what_follows_on_a_change_is_newer_with_a_clock_that_is_behind(tmp_path:
     assert dict(sites.rows("oslo", "t"))[1] == "york"
 
 
+@pytest.mark.slow
 def test_what_a_mesh_refuses(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome")
     farm = sites.farm
@@ -439,6 +449,7 @@ def test_a_master_that_is_alone_becomes_a_mesh(tmp_path: Path) -> None:
     assert (batch.term, batch.own, batch.taken, set(batch.vector)) == (None, None, (), {batch.history})
 
 
+@pytest.mark.slow
 def test_a_site_leaves_and_another_begins_anew(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     sites.write("rome", "UPDATE t SET v = 'rome' WHERE k = 1")
@@ -459,6 +470,7 @@ def test_a_site_leaves_and_another_begins_anew(tmp_path: Path) -> None:
     assert sites.rows("oslo", "t") == [(1, "anew"), (2, "oslo")]
 
 
+@pytest.mark.slow
 def test_a_site_restored_from_a_backup_gets_its_past_back(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
     backup = sites.file("rome").read_bytes()
@@ -475,6 +487,7 @@ def test_a_site_restored_from_a_backup_gets_its_past_back(tmp_path: Path) -> Non
     refuse_repetitions(sites)
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     farm, oslo, rome = str(tmp_path / "farm"), str(tmp_path / "oslo.duckdb"), str(tmp_path / "rome.duckdb")
     with duckdb.connect(oslo) as connection:

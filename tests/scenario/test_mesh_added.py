@@ -132,15 +132,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ) in refused.value.hint
     with pytest.raises(InvalidError, match="rule max adds no columns"):
         wlc.set_rule("sales", "stock", "max", column="amount", add=["amount"], farm=sites.farm)
-    with pytest.raises(UnsupportedError, match="has a CHECK constraint"):
-        wlc.set_rule("sales", "checked", "newest", add=["n"], farm=sites.farm)
-    # The hint works.
-    sites.write("oslo", "ALTER TABLE x ALTER n SET NOT NULL")
+    # The hint works. Another name does not hide a constraint.
+    sites.write("oslo", "ALTER TABLE x ALTER n SET NOT NULL", "ALTER TABLE checked RENAME TO guarded")
     wlc.flush(sites.file("oslo"))
+    with pytest.raises(UnsupportedError, match="main.guarded has a CHECK constraint"):
+        wlc.set_rule("sales", "guarded", "newest", add=["n"], farm=sites.farm)
+    with pytest.raises(InvalidError, match="has no table 'checked'"):
+        wlc.set_rule("sales", "checked", "newest", add=["n"], farm=sites.farm)
     wlc.set_rule("sales", "x", "newest", add=["n"], farm=sites.farm)
     wlc.set_rule("sales", "stock", "newest", farm=sites.farm)
     sites.join("rome")
     sites.exchange()
+    with pytest.raises(UnsupportedError, match="cannot have a CHECK constraint while columns are added"):
+        sites.write("oslo", "CREATE OR REPLACE TABLE x (k INTEGER PRIMARY KEY, n INTEGER NOT NULL CHECK (n > 0))")
     # What rome deletes before it knows that amounts are added is refused at oslo, and the hint is the way out.
     sites.write("rome", "DELETE FROM stock WHERE k = 2")
     wlc.flush(sites.file("rome"))

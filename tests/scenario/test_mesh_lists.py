@@ -22,8 +22,6 @@ from wlc.farm.vectors import contains
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
-
 NAMES = ("oslo", "rome", "paris", "york")
 
 
@@ -46,6 +44,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     refuse_repetitions(sites)
 
 
+@pytest.mark.slow
 def test_spock_bidirectional(four: Sites) -> None:
     """Inserts, updates, deletions and an emptied table in both directions, in transactions over two tables."""
     four.write("oslo", "INSERT INTO t SELECT range, 'oslo' FROM range(100, 110)")
@@ -61,6 +60,7 @@ def test_spock_bidirectional(four: Sites) -> None:
         assert four.rows(site, "u") == [(1, "last")]
 
 
+@pytest.mark.slow
 def test_spock_node_origin_cascade_and_tuple_origin(four: Sites) -> None:
     """Down a chain of hubs that write nothing themselves, a transaction keeps its origin, and so does a conflict."""
     four.write("oslo", "INSERT INTO t VALUES (200, 'oslo')")
@@ -83,6 +83,7 @@ def test_spock_024_a_name_is_given_once(four: Sites) -> None:
         wlc.joined_from(four.folder / "other.duckdb", name="sales", farm=four.farm, site="rome")
 
 
+@pytest.mark.slow
 def test_spock_025_a_row_that_changes_twice_in_one_transaction_is_no_conflict(four: Sites) -> None:
     four.exchange()
     before = {site: len(wlc.exceptions(four.file(site))) for site in NAMES}
@@ -109,6 +110,7 @@ def test_spock_016_progress_after_a_crash(four: Sites) -> None:
     assert take_from(four, "rome>oslo") == [0]
 
 
+@pytest.mark.slow
 def test_389_ds_ruvstore(four: Sites) -> None:
     """The vector of the file is that of its log, never falls, and an aborted operation does not advance it."""
     four.exchange()
@@ -145,6 +147,7 @@ def test_389_ds_ruvstore(four: Sites) -> None:
 ORDERS = list(permutations(("oslo", "rome", "paris")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", sampled(ORDERS, 2), ids="-".join)
 def test_389_ds_mmr_single_value_conflict(four: Sites, order: tuple[str, str, str]) -> None:
     """Two writers, and a third one that deletes; a fourth that reads them in each order."""

@@ -86,7 +86,6 @@ def test_renamed_dropped_and_made_again(farm: HandmadeFarm, lake: Path) -> None:
     check_open(lake)
 
 
-@pytest.mark.slow
 def test_table_that_was_renamed_before_is_open_from_the_next_step_on(farm: HandmadeFarm, tmp_path: Path) -> None:
     farm.publish(["ALTER TABLE t RENAME TO u"])
     wlr.replicate(farm.url, into=(lake := tmp_path / "lake"), tick=1, engine="local")
@@ -180,7 +179,6 @@ def test_pruning_keeps_what_the_newest_version_needs(farm: HandmadeFarm, lake: P
 # Others who write, and runs that end in between
 
 
-@pytest.mark.slow
 def test_what_others_write_to_the_log_is_taken_back(farm: HandmadeFarm, lake: Path) -> None:
     write_deltalake(f"{lake}/data/main.t", delta_table(lake, T).to_pyarrow_table(), mode="append")
     assert delta_rows(delta_table(lake, T)) != lake_rows(lake, T)
@@ -296,7 +294,6 @@ def test_not_open_unless_asked(farm: HandmadeFarm, tmp_path: Path) -> None:
         wlr.replicate(farm.url, into=tmp_path / "copy.duckdb", open_tables="delta")
 
 
-@pytest.mark.slow
 def test_closed_and_opened_again(farm: HandmadeFarm, lake: Path) -> None:
     wlr.replicate(into=lake, engine="local", open_tables="none")
     farm.publish([Rows("t", ("3, 'c'",))])

@@ -134,7 +134,6 @@ def test_replicas_are_the_model_at_their_ticks(life: tuple[Any, Model, Path]) ->
     assert rows_of(wlr.read(folder / "copy.duckdb", "t")) == model.at[24]
 
 
-@pytest.mark.slow
 def test_types_arrive_as_declared(tmp_path: Path) -> None:
     farm = HandmadeFarm(tmp_path)
     columns = ", ".join(f"c{n} {declared}" for n, declared in enumerate(VALUES))
@@ -235,7 +234,6 @@ def test_mistakes_say_what_to_type(tmp_path: Path, arguments: dict[str, Any], sa
     assert hint in str(refused.value.hint)
 
 
-@pytest.mark.slow
 def test_a_place_that_is_nothing_and_a_moment_that_was_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WLC_FARM", raising=False)
     path = tmp_path / "shop.duckdb"

@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -21,7 +22,6 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.registry import RELAY, replicas
 from wlc.farm.seal import keys
-from wlc.farm.store import local
 from wlc.farm.store.encrypted import MAGIC
 from wlc.farm.store.memory import MemoryStore
 from wlc.tiers import copying
@@ -29,7 +29,6 @@ from wlc.tiers.rate import RunLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 @dataclass
@@ -387,7 +386,6 @@ def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Pa
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
-@pytest.mark.slow
 def test_a_relay_keeps_what_it_was_told_to(shop: Shop, requests: list[str]):
     shop.ship(keep="30d")
     wlc.retention("shop", keep_daily=7, farm=shop.relay)
@@ -446,18 +444,22 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
         shop.write(f"CREATE TABLE {name} AS SELECT range AS i FROM range(10)")
     wlc.snapshot(shop.source)
     done: list[tuple[str, Path]] = []
-    link, synchronize = os.link, local.synchronize
+    link, fsync = os.link, os.fsync
 
-    def link_and_note(temporary: Path, target: Path) -> None:
-        done.append(("durable", target) if ("synchronize", temporary) in done else ("lost", target))
-        link(temporary, target)
+    def opened(descriptor: int) -> Path:
+        return Path(f"/proc/self/fd/{descriptor}").resolve()
 
-    def synchronize_and_note(path: Path) -> None:
-        synchronize(path)
-        done.append(("synchronize", path))
+    def link_and_note(source: str, name: str, *, dst_dir_fd: int, **others: Any) -> None:
+        folder = opened(dst_dir_fd)
+        done.append(("durable" if ("synchronize", folder / source) in done else "lost", folder / name))
+        link(source, name, dst_dir_fd=dst_dir_fd, **others)
+
+    def fsync_and_note(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(("synchronize", opened(descriptor)))
 
     monkeypatch.setattr(os, "link", link_and_note)
-    monkeypatch.setattr(local, "synchronize", synchronize_and_note)
+    monkeypatch.setattr(os, "fsync", fsync_and_note)
     shop.ship(registers=False)
     relay = tmp_path / "relay/shop"
     data = [file for file in relay.rglob("*.parquet") if "wlc_logs" in str(file)]
@@ -532,7 +534,6 @@ def test_a_run_that_fails_begins_no_other_file(shop: Shop, monkeypatch: pytest.M
     assert sum(map(bool, spent)) == 2 * 13 - len(there) + 1
 
 
-@pytest.mark.slow
 def test_every_byte_of_a_data_file_counts_against_the_rate(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     wlc.snapshot(shop.source)
     shop.write("INSERT INTO t VALUES (100, 'x')")
@@ -564,7 +565,6 @@ def test_a_replica_changes_the_place_that_it_reads(shop: Shop, tmp_path: Path):
     assert wlr.status(copy).master == farm.url
 
 
-@pytest.mark.slow
 def test_another_name_of_the_same_place_keeps_the_registration(tmp_path: Path):
     shop = Shop(tmp_path, str(tmp_path / "farm"), "")
     wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)

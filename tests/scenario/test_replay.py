@@ -97,7 +97,6 @@ def test_small_steps_give_the_same(farm: HandmadeFarm, into: Path, monkeypatch: 
     assert content(into, 9) == states[9]
 
 
-@pytest.mark.slow
 def test_many_small_batches_are_one_step(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED])
     for id_ in range(20):
@@ -111,7 +110,6 @@ def test_many_small_batches_are_one_step(farm: HandmadeFarm, into: Path) -> None
 # Snapshots
 
 
-@pytest.mark.slow
 def test_starts_from_the_newest_suitable_snapshot(farm: HandmadeFarm, tmp_path: Path) -> None:
     farm.publish([KEYED, "CREATE TABLE bag (x DOUBLE)"], [Rows("t", rows(1, 2)), Rows("bag", ("1.5", "1.5"))])
     wlr.replicate(farm.url, into=tmp_path / "first.duckdb")
@@ -124,7 +122,6 @@ def test_starts_from_the_newest_suitable_snapshot(farm: HandmadeFarm, tmp_path: 
     assert rows_of(into, "FROM bag") == [(1.5,)]
 
 
-@pytest.mark.slow
 def test_snapshot_of_rows_that_refer_to_their_own_table(farm: HandmadeFarm, tmp_path: Path) -> None:
     """DuckDB takes a row only if the row it refers to was there before the statement."""
     farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, boss INTEGER REFERENCES t (id))"])
@@ -400,7 +397,6 @@ def test_what_a_run_killed_in_its_first_moments_left_is_replaced(
 HOLDER = "import duckdb, sys, time\nheld = duckdb.connect(sys.argv[1])\nprint('open', flush=True)\ntime.sleep(60)\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["copy.duckdb", ".copy.duckdb.building"])
 def test_second_run_is_turned_away_in_one_line(farm: HandmadeFarm, into: Path, place: str) -> None:
     farm.publish([KEYED])
@@ -454,7 +450,6 @@ def test_dry_run_tells_and_touches_nothing(farm: HandmadeFarm, into: Path) -> No
     assert wlr.tick(into) == 6
 
 
-@pytest.mark.slow
 def test_farm_that_is_no_folder(tmp_path: Path, into: Path) -> None:
     """Files are downloaded then, and the engine, which may read few folders, still has to reach them."""
     farm = HandmadeFarm("memory://far")

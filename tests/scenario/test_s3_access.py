@@ -146,7 +146,7 @@ def test_a_bucket_in_another_region(
     source: Path, proxy: Proxy, s3_url: str, run: Run, answer: tuple[int, dict[str, str], bytes]
 ) -> None:
     before = source.read_bytes()
-    proxy.answers = answer
+    proxy.answers = lambda _method, _path: answer
     done = run(
         "wlc", "master", str(source), "--farm", s3_url, **KEYS, AWS_ENDPOINT_URL=proxy.url, AWS_REGION="eu-north-1"
     )

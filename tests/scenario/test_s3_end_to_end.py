@@ -141,7 +141,6 @@ def test_wrong_credentials(
     assert file_contents(replica) == file_contents(source), "nothing was lost meanwhile"
 
 
-@pytest.mark.slow
 def test_no_credentials(
     source: Path,
     tmp_path: Path,
@@ -159,7 +158,6 @@ def test_no_credentials(
     assert not (tmp_path / "replica.duckdb").exists()
 
 
-@pytest.mark.slow
 def test_a_server_that_is_not_there(
     source: Path,
     s3_url: str,

@@ -56,7 +56,6 @@ def test_rows_are_exchanged_and_then_there_is_silence(two: Sites) -> None:
         two.replica_equals(site)
 
 
-@pytest.mark.slow
 def test_what_is_taken_keeps_its_origin_and_its_first_commit(two: Sites) -> None:
     two.write("rome", "INSERT INTO a VALUES (20, 'kept', 1)")
     two.exchange()
@@ -222,7 +221,6 @@ def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monk
     two.refuse_differences("a")
 
 
-@pytest.mark.slow
 def test_two_rounds_at_once_take_everything_once(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     two.write("rome", "INSERT INTO a VALUES (55, 'once', 1)")
     wlc.flush(two.file("rome"))

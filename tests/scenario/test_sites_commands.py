@@ -95,7 +95,6 @@ def test_a_site_is_made_to_leave_although_others_lack_something(tmp_path: Path, 
     assert sites.rows("oslo", "t") == [(1, "first")]
 
 
-@pytest.mark.slow
 def test_the_primary_does_not_leave(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
     for force in ((), ("--force",)):

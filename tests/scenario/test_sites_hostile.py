@@ -334,7 +334,6 @@ def test_a_term_that_falls_is_refused(tmp_path: Path) -> None:
     assert sites.rows("rome", "t") == [(1, "oslo"), (2, "oslo")]
 
 
-@pytest.mark.slow
 def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
     lines = deepcopy(scene.lines)
     for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):

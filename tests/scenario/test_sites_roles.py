@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from wlc.masters.site_step import SiteStep
 
-pytestmark = pytest.mark.slow
-
 KILLED = "../fault/test_killed_sites.py::test_money_stays_while_sites_are_killed"
 
 # Where the cases of 389 Directory Server's replication suite are that a star of databases has: a test, or one of its
@@ -154,6 +152,7 @@ def causes(sites: Sites, table: str) -> list[str]:
     return [f"{row.op_type} {row.cause}" for row in wlc.exceptions(sites.file("oslo"), table=table)]
 
 
+@pytest.mark.slow
 def test_x1_a_newer_change_survives_the_echo_of_an_older_one(three: Sites) -> None:
     """epoch2_extra: what comes back from the primary overwrites nothing that its author has changed since."""
     with counted(three):
@@ -170,6 +169,7 @@ def test_x1_a_newer_change_survives_the_echo_of_an_older_one(three: Sites) -> No
     assert three.rows("oslo", "x1") == [(1, "new"), (2, "new"), (4, "new")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", [missing_steps.JOINED_TRANSACTIONS, 1])
 def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(three: Sites, joined: int) -> None:
     """Rome's changes are in two batches: taken in one step they are answered once, and by themselves each is."""
@@ -188,6 +188,7 @@ def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(three: Sites, joi
     assert three.rows("oslo", "x2") == [(1, "a"), (2, "a"), (3, "a")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "order"),
     [
@@ -230,6 +231,7 @@ def test_p7_the_order_in_which_sites_take_changes_no_verdict(three: Sites, base:
     three.refuse_differences("p7", "p7_trans")
 
 
+@pytest.mark.slow
 def test_x5_stable_not_stable_stable(three: Sites) -> None:
     """Stable: every site contains what the primary has decided at its last conflict."""
 
@@ -256,6 +258,7 @@ def test_x5_stable_not_stable_stable(three: Sites) -> None:
     three.refuse_differences("x5")
 
 
+@pytest.mark.slow
 def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     """role_var: every transition of a role that is legal, and every other one."""
     for site, role, code in (
@@ -280,6 +283,7 @@ def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     assert [site.role for site in read_circle(three.log("oslo")).sites] == ["primary", "secondary", "secondary"]
 
 
+@pytest.mark.slow
 def test_c1_a_role_that_changes_while_a_site_takes_holds_from_its_next_round(
     three: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +307,7 @@ def test_c1_a_role_that_changes_while_a_site_takes_holds_from_its_next_round(
     three.refuse_differences("c1")
 
 
+@pytest.mark.slow
 def test_x4_pass(three: Sites) -> None:
     """A site whose role is pass is read and judged by nobody: nothing stops, and nothing promises that it is equal."""
     for role in ("none", "pass"):
@@ -322,6 +327,7 @@ def test_x4_pass(three: Sites) -> None:
     three.refuse_differences("x4")
 
 
+@pytest.mark.slow
 def test_c2_rules_are_one_object_and_exceptions_have_one_layout(three: Sites) -> None:
     """conflict_basic: a rule at one site only, or an exceptions table that lacks columns, cannot be."""
     for site in ("oslo", "rome"):
@@ -339,6 +345,7 @@ def test_c2_rules_are_one_object_and_exceptions_have_one_layout(three: Sites) ->
     assert keys[0][0] == keys[0][1] > 0
 
 
+@pytest.mark.slow
 def test_c3_circular(three: Sites) -> None:
     """circular_simplex, 2ch, 3site_no_log_updates: every change arrives once by whatever way, then there is silence."""
     for number, site in enumerate(three.names):
@@ -355,6 +362,7 @@ def test_c3_circular(three: Sites) -> None:
     assert [three.log(site).batch_numbers() for site in three.names] == before
 
 
+@pytest.mark.slow
 def test_a_new_primary_reads_a_log_whose_beginning_was_pruned(tmp_path: Path) -> None:
     """It has what was pruned through the former primary, and has never read the log itself."""
     sites = Sites(tmp_path)

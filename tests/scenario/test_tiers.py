@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import threading
 import time
 from collections import Counter
@@ -178,7 +179,6 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     assert town.replica("x") == "a"
 
 
-@pytest.mark.slow
 def test_a_reader_of_a_class_reads_from_it_or_a_higher_one(two_relays: Town) -> None:
     town = two_relays
     town.relay("a", class_name="test")
@@ -207,7 +207,6 @@ def test_who_is_silent_is_no_candidate_and_an_hourly_relay_is(two_relays: Town) 
     assert silent == sorted([town.url("a"), town.url("b")], key=lambda url: town.id_of(url.split("/")[-2]))
 
 
-@pytest.mark.slow
 def test_a_claim_whose_holder_died_is_taken_over_and_the_holder_notices(two_relays: Town) -> None:
     town = two_relays
     wlc.set_upstream("shop", town.id_of("b"), is_active=False, farm=town.farm)
@@ -224,7 +223,6 @@ def test_a_claim_whose_holder_died_is_taken_over_and_the_holder_notices(two_rela
     assert town.replica("x") == "b"
 
 
-@pytest.mark.slow
 def test_slots_above_a_lowered_fan_out_are_void(town: Town) -> None:
     town.relay("a")
     assert [town.replica(name, upstream="auto") for name in "xy"] == ["hq", "hq"]
@@ -337,7 +335,6 @@ def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> N
     assert feed(start="snapshot").records == 4
 
 
-@pytest.mark.slow
 def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
     """A farm that is given alone is read; with registries, the first of them decides."""
     wlc.ship(town.url("hq"), to=f"{town.root}/second", registers=False)
@@ -435,7 +432,6 @@ def test_defect_d_pruning_of_each_place_waits_for_its_own_children(own: Town) ->
     assert wlc.prune("shop", farm=f"{town.root}/a", keep_for="0s").keep_batches == (5, 6)
 
 
-@pytest.mark.slow
 def test_an_hour_is_kept_for_readers_that_began(own: Town) -> None:
     town = own
     wlc.snapshot(town.master)
@@ -466,7 +462,7 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
     assert re.search(rf"error: {x.id} \(.* does not come further", told.err)
     # Whoever examines the database, or looks at its page, is told the same, with the command that shows the cause.
     (check,) = (check for check in wlr.report(town.registry.url).checks if check.check == "readers")
-    assert (check.state, check.remedy) == ("wrong", f"wlr status {x.target}")
+    assert (check.state, check.remedy) == ("wrong", f"wlr replicate --into {x.target}")
     assert x.id in check.found
     assert run_app(app, "wlc", ["tiers", town.registry.url, "--set", "stuck_s=1000"]) == 0
     assert run_app(app, "wlc", ["tiers", town.registry.url, "--json"]) == 0
@@ -505,10 +501,53 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
 
 
 @pytest.mark.slow
+def test_a_relay_that_was_restored_is_behind_and_has_no_other_past(own: Town) -> None:
+    own.relay("a")
+    wlc.set_upstream("shop", ORIGIN, is_active=False, farm=own.farm)
+    shutil.copytree(own.folder / "a", own.folder / "old")
+    own.write()
+    own.relay("a")
+    replicas = {"x": ["auto"], "y": [own.url("a")], "z": [own.url("a"), own.url("gone")]}
+    for name, upstream in replicas.items():
+        assert own.replica(name, upstream=upstream) == "a"
+    restore(own, "a")
+    for name in replicas:
+        for asked in ({}, {"tick": 1}, {"rebase": True}):
+            with pytest.raises(UnavailableError, match="/a/shop ends with batch 2, the replica goes on to batch 3"):
+                own.replica(name, **asked)
+    # All reasons are named, and nothing was undone.
+    with pytest.raises(UnavailableError, match=r"origin: it is inactive"):
+        own.replica("x")
+    assert wlr.tick(own.folder / "x.duckdb") == 3
+    # With the registry away, nothing says that the origin has lost it.
+    (own.folder / "hq").rename(own.folder / "away")
+    with pytest.raises(UnavailableError):
+        own.replica("y")
+    (own.folder / "away").rename(own.folder / "hq")
+    own.relay("a")
+    assert [own.replica(name) for name in replicas] == ["a"] * 3
+    # What the origin lacks, too, is lost, and so is what a place of its own lacks.
+    restore(own, "a")
+    restore(own, "hq")
+    with pytest.raises(CorruptError, match="the farm ends at tick 2"):
+        own.replica("y")
+
+
+def restore(town: Town, name: str) -> None:
+    """Restore the logs of a place to what the folder `old` holds."""
+    for part in ("wlc_logs", "wlc.config"):
+        place = town.folder / name / "shop" / part
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        old = town.folder / "old" / "shop" / part
+        shutil.copytree(old, place) if old.is_dir() else shutil.copy(old, place)
+
+
+@pytest.mark.slow
 def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, done = 100.0, own.relay("a")
+    now = 100.0
+    own.relay("a")
     monkeypatch.setattr("cli.tiers.time.monotonic", lambda: now)
-    pruning, never = (Pruning(done.url, every, None) for every in ("1m", None))
+    pruning, never = (Pruning(every, None) for every in ("1m", None))
     relay = open_database("shop", f"{own.root}/a")
     begins = []
     for moment in (159.0, 160.0, 200.0, 221.0):
@@ -524,7 +563,6 @@ def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.Mo
     assert begins == [2, 3, 3, 5]
 
 
-@pytest.mark.slow
 def test_a_reader_chooses_again_when_it_is_time(town: Town) -> None:
     town.relay("a")
     wlc.fanout("shop", 1, upstream=ORIGIN, farm=town.farm)

@@ -180,7 +180,6 @@ def guarded(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_settings_are_read_once_until_a_statement_may_change_them(
     guarded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

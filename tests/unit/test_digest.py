@@ -147,7 +147,6 @@ def test_accidents_that_keep_all_sums_of_columns_change_the_digest() -> None:
     assert len(set(sums.values())) == 1 + len(ACCIDENTS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("values", ["i", "1000000 * i", "i << 32", "i * i"])
 def test_numbers_of_regular_rows_differ_without_a_rule(values: str) -> None:
     layout = Layout((Column("a", "BIGINT", nullable=False),))

@@ -349,7 +349,6 @@ def test_rows_behind_the_last_one_leave_the_file_alone(connection: duckdb.DuckDB
     assert len(table.pieces) > 4
 
 
-@pytest.mark.slow
 def test_changes_find_their_files(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     table = Numbers(connection, folder, NUMBERS, numbers_from(0, 3 * ROWS_PER_FILE * 10, 10))
     first, second, third = table.pieces

@@ -90,7 +90,6 @@ def odd_ones(transactions: list[Transaction]) -> list[Transaction]:
     return odd
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [list, odd_ones])
 def test_a_long_log_is_read_as_written(make: Callable[[list[Transaction]], list[Transaction]]) -> None:
     batch = batch_of(make(plain(4_000)))

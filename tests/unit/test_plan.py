@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import (
     Batch,
     Change,
@@ -29,6 +30,9 @@ from wlr.plan.log_steps import Limits, cut
 from wlr.plan.patterns import matches
 from wlr.plan.step import Action, Fold, Read
 from wlr.plan.stop import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 T, U, S = Name("main", "t"), Name("main", "u"), Name("main", "s")
@@ -102,6 +106,35 @@ def test_before_the_oldest_snapshot_names_it(stop: Stop) -> None:
     assert "--tick 10" in str(caught.value.hint)
 
 
+BROKEN = [batch(transaction(7), number=3, history="h2", parent=Origin("h", 5))[0], batch(transaction(5), number=2)[0]]
+
+
+@pytest.mark.parametrize(
+    "refuse, error",
+    [
+        (lambda stop: bounds.choose_snapshot(REACH, stop), ExpiredError),
+        (lambda stop: bounds.refuse_before_first(batch(transaction(9))[0], stop), InvalidError),
+        (lambda stop: bounds.refuse_hole(Position("h", 4), (4, 9), stop), ExpiredError),
+        (
+            lambda stop: bounds.refuse_beyond_break(BROKEN, START_OF_H, "h2", stop, lambda _: False, lambda: (9,)),
+            InvalidError,
+        ),
+    ],
+)
+def test_a_time_that_moves_on_with_the_clock_only_has_to_wait_for_what_is_too_young(
+    refuse: Callable[[Stop], object], error: type[FarmError]
+) -> None:
+    with pytest.raises(error):
+        refuse(Stop(until=at(8)))
+    told = []
+    for second in (7, 8):
+        with pytest.raises(UnavailableError, match="nothing is old enough yet") as caught:
+            refuse(Stop(until=at(second), is_moving=True))
+        told.append(caught.value.message)
+    # A follower reports it once.
+    assert told[0] == told[1]
+
+
 def test_whole_log_needs_no_snapshot() -> None:
     assert bounds.choose_snapshot(Reach(((10, at(10)),), 1, 30), Stop(tick=9)) is None
     assert bounds.choose_snapshot(Reach((), 1, 30), Stop()) is None
@@ -123,7 +156,7 @@ def test_behind_the_replica() -> None:
     bounds.refuse_behind(position, at(15), Stop(tick=15))
     bounds.refuse_behind(position, at(15), Stop(until=at(15)))
     for stop in (Stop(tick=14), Stop(until=at(14))):
-        with pytest.raises(InvalidError, match="behind the replica, which is at tick 15"):
+        with pytest.raises(UnavailableError, match="behind the replica, which is at tick 15"):
             bounds.refuse_behind(position, at(15), stop)
 
 

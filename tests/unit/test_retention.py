@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -421,3 +422,21 @@ def test_an_interval_is_estimated_from_visits_and_progress_from_positions(databa
     for minute in range(64, 63 + 60):
         said(2, minute)
     assert said(2, 63 + 60) == (60, 63)
+
+
+@pytest.mark.parametrize("linked", ["wlc_logs/sales_000000000002.d", "snapshots/000000000010"])
+def test_prune_finds_a_link_before_it_deletes_anything(database: FarmDatabase, tmp_path: Path, linked: str) -> None:
+    publish(database, 4)
+    for batch in (1, 3):
+        take(database, batch)
+    (outside := tmp_path / "outside").mkdir()
+    for name in ("manifest.json", "0.parquet"):
+        (outside / name).write_bytes(b"of another owner")
+    place = Path(database.url, linked)
+    if place.exists():
+        shutil.rmtree(place)
+    place.symlink_to(outside)
+    before = {str(path) for path in tmp_path.rglob("*")}
+    with pytest.raises(CorruptError, match=f"{place} is a symbolic link to {outside}"):
+        prune(database, now=NOW)
+    assert {str(path) for path in tmp_path.rglob("*") if "pruning" not in path.name} == before

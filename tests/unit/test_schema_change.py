@@ -81,6 +81,25 @@ def test_what_is_dropped_together(connection: duckdb.DuckDBPyConnection, text: s
     assert all(ddl.statement.startswith(ddl.kind) for ddl in found)
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (
+            "CREATE OR REPLACE TABLE two.R (x INTEGER)",
+            ['DROP TABLE IF EXISTS "two"."r"', "CREATE TABLE two.R(x INTEGER)"],
+        ),
+        ("CREATE OR REPLACE VIEW A AS SELECT 1", ["CREATE OR REPLACE VIEW A AS SELECT 1"]),
+        ("CREATE OR REPLACE MACRO M() AS 2", ["CREATE OR REPLACE MACRO M() AS 2"]),
+        ("CREATE OR REPLACE SEQUENCE S", ["CREATE OR REPLACE SEQUENCE S"]),
+        ("CREATE OR REPLACE TYPE E AS ENUM ('b')", ["CREATE OR REPLACE TYPE E AS ENUM ('b')"]),
+    ],
+)
+def test_what_replaces_a_name_in_other_letters_is_not_dropped(
+    connection: duckdb.DuckDBPyConnection, text: str, expected: list[str]
+) -> None:
+    assert [ddl.statement for ddl in recorded(connection, text)] == expected
+
+
 def test_what_the_session_has_set_goes_along(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET integer_division = true")
     connection.execute("SET search_path = 'one,two'")

@@ -216,12 +216,7 @@ class FarmDatabase:
         return VersionedObject(self.store, paths.CONFIG, encoded, decoded)
 
     def repair_config(self, batches: Sequence[int], snapshots: Sequence[int]) -> None:
-        """Rebuild the configuration if it is behind what was listed; readers that may not write leave it as it is.
-
-        Args:
-            batches: Numbers of all batches, rising.
-            snapshots: Ticks of all snapshots, rising.
-        """
+        """Rebuild the configuration if it is behind what was listed, see `is_behind`; who may not write leaves it."""
         with suppress(FarmError, OSError):
             if is_behind(self.config(), batches, snapshots):
                 self.rebuild_config()
@@ -357,8 +352,9 @@ class FarmDatabase:
 
     def delete_batch(self, number: int) -> None:
         """Delete a batch, its log file first: without it, the rest is nothing. Can be repeated."""
+        data = self.logs.list(paths.data_folder(self.name, number))
         self.logs.delete(paths.log_path(self.name, number))
-        for entry in self.logs.list(paths.data_folder(self.name, number)):
+        for entry in data:
             self.logs.delete(entry.path)
 
     def leftover_numbers(self) -> list[int]:
@@ -479,9 +475,9 @@ class FarmDatabase:
 
     def delete_snapshot(self, tick: int) -> None:
         """Delete a snapshot, its manifest first: without it, the rest is nothing. Can be repeated."""
-        self.store.delete(paths.manifest_path(tick))
-        for entry in self.store.list(paths.snapshot_folder(tick) + "/"):
-            self.store.delete(entry.path)
+        listed = [entry.path for entry in self.store.list(paths.snapshot_folder(tick) + "/")]
+        for path in dict.fromkeys((paths.manifest_path(tick), *listed)):
+            self.store.delete(path)
 
 
 def _without_stamps(batch: Batch) -> Batch:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FarmError
+from wlc.farm.retry import PAUSE_LEAST_S
 
 if TYPE_CHECKING:
     import threading
@@ -33,10 +34,13 @@ class News:
         self._watcher: RustNotify | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return when a log file was published since the last call, at the latest after `seconds`."""
+        """Return when a log file was published since the last call, at the latest after `seconds`.
+
+        A call that begins to watch a folder returns soon: a file may have appeared there before.
+        """
         # To ask where a bucket's reader reads takes requests, and nothing is watched there.
-        if "://" not in self._url:
-            self._watch(self._url_of())
+        if "://" not in self._url and self._watch(self._url_of()):
+            seconds = min(seconds, PAUSE_LEAST_S)
         if self._watcher is None:
             self.sleep(seconds)
         elif self._watcher.watch(_DEBOUNCE_MS, _STEP_MS, max(round(seconds * 1000), 1), self._is_stopped) == "signal":
@@ -50,13 +54,14 @@ class News:
         else:
             self._is_stopped.wait(seconds)
 
-    def _watch(self, url: str) -> None:
+    def _watch(self, url: str) -> bool:
+        """Watch a folder; say whether that begins now."""
         if url == self._url and self._watcher is not None:
-            return
+            return False
         self.close()
         self._url = url
         if "://" in url or not url:
-            return
+            return False
         # Only who waits needs them.
         from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
@@ -64,12 +69,12 @@ class News:
 
         try:
             folder = open_database(url).logs.url
-            if "://" in folder or not Path(folder).is_dir():
-                return
-            self._watcher = RustNotify([folder], False, False, 0, False, False)
+            if "://" not in folder and Path(folder).is_dir():
+                self._watcher = RustNotify([folder], False, False, 0, False, False)
         except (FarmError, OSError, WatchfilesRustInternalError):
             # The folder is away, or the machine watches no more folders: the beat goes on.
             self._watcher = None
+        return self._watcher is not None
 
     def close(self) -> None:
         """Stop watching."""

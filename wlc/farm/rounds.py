@@ -1,4 +1,4 @@
-"""Rounds that go on for ever: a round, a pause until there may be news, and longer pauses after failures."""
+"""Rounds that go on for ever: a pause until there may be news between two, and longer ones after failures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 AWAY = (UnavailableError, MissingError)
 
 _Done = TypeVar("_Done")
+_Part = TypeVar("_Part", covariant=True)
 
 
-class Failed(Protocol):
+class Failed(Protocol[_Part]):
     """Hears of every round that failed and is tried again."""
 
-    def __call__(self, error: Exception, *, is_new: bool) -> None:
-        """Note a failure; raise to end the rounds.
+    def __call__(self, error: Exception, *, is_new: bool) -> _Part | None:
+        """Note a failure, and return what the round did nevertheless, if anything; raise to end the rounds.
 
         Args:
             error: Why the round failed.
@@ -35,41 +36,41 @@ class Failed(Protocol):
 def rounds(
     do_round: Callable[[], _Done],
     beat_s: Callable[[], float],
-    failed: Failed,
+    failed: Failed[_Done],
     *,
     reads: Callable[[], str] = str,
-    is_done: Callable[[], bool] = lambda: False,
     passing: tuple[type[Exception], ...] = AWAY,
     pause: Callable[[Exception, float], float] = lambda _, wait_s: longer(wait_s),
     is_stopped: threading.Event | None = None,
 ) -> Iterator[_Done]:
-    """Do a round after every pause, and yield what it did.
+    """Do a round at once, then one after every pause, and yield what each did; the first is a round as any other.
 
     Args:
         do_round: One round; it finishes what it has begun.
-        beat_s: Longest time between two rounds, seconds.
+        beat_s: Longest time between two rounds, seconds; asked after a round that did not fail.
         failed: Told of every round that is tried again.
         reads: URL of the database's folder that the rounds read: if it is local, a new log file begins a round at once.
-        is_done: Asked before each round.
         passing: After these errors a round is tried again; others are raised.
         pause: From an error and the last pause after a failure (0 for the first one), the next such pause.
         is_stopped: Set it to end after the round at hand, or at once during a pause.
     """
-    told, retry_s = "", 0.0
+    told, retry_s, is_first = "", 0.0, True
     with closing(News(reads, is_stopped)) as news:
-        while not is_done():
+        while True:
             try:
                 if retry_s:
                     news.sleep(retry_s)
-                else:
+                elif not is_first:
                     news.wait(max(beat_s(), PAUSE_LEAST_S))
                 if is_stopped is not None and is_stopped.is_set():
                     return
                 done = do_round()
             except passing as error:
                 retry_s = pause(error, retry_s)
-                failed(error, is_new=str(error) != told)
+                part = failed(error, is_new=str(error) != told)
                 told = str(error)
+                if part is not None:
+                    yield part
             else:
-                told, retry_s = "", 0.0
+                told, retry_s, is_first = "", 0.0, False
                 yield done

@@ -6,13 +6,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.paths import log_path
 from wlc.farm.store import MissingError
+from wlc.farm.upstreams import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Position
 
@@ -50,6 +52,27 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
             path=database.url,
             position=position,
         )
+
+
+def is_only_behind(place: FarmDatabase, membership: Membership | None, position: Position) -> bool:
+    """Say whether a place that ends before its reader's position is a relay behind, as what the origin lacks is lost.
+
+    Args:
+        place: What is read.
+        membership: The reader's part in a tree of tiers; None if it reads what it was given.
+        position: Where the reader stands.
+    """
+    if membership is None or membership.attachment.upstream == ORIGIN:
+        return False
+    try:
+        prove_same_past(membership.registry, position)
+        prove_same_database(place, membership.registry)
+    except (UnavailableError, MissingError, ExpiredError):
+        # The registry is away, or has pruned the batch: nothing says that it is lost.
+        return True
+    except (InvalidError, CorruptError):
+        return False
+    return True
 
 
 def is_made_up(database: FarmDatabase, position: Position, numbers: Sequence[int]) -> bool:

@@ -85,6 +85,7 @@ def find_tag(database: FarmDatabase, name: str) -> Tag:
 
     Raises:
         InvalidError: There is none; the hint names those there are.
+        MissingError: There is no such database in the farm.
         CorruptError: It is damaged.
     """
     if is_tag_name(name):
@@ -93,6 +94,8 @@ def find_tag(database: FarmDatabase, name: str) -> Tag:
         except MissingError:
             pass
     known = [tag.name for tag in tags(database)]
+    if not known:
+        database.config()  # A place that is not there has no tags.
     first = alike(name, known)
     listed = ", ".join([*first, *(other for other in known if other not in first)][:5])
     raise InvalidError(

@@ -405,8 +405,13 @@ class Source(ABC):
         """Read every row. Return what the tables hold, and what they must hold according to the capture."""
 
     @abstractmethod
-    def journal_difference(self, published: Path) -> None:
-        """Journal what turns the published state, a DuckDB file, into the present one."""
+    def journal_difference(self, published: Path | None) -> None:
+        """Journal what turns the published state into the present one.
+
+        Args:
+            published: DuckDB file with the published state; None if the log cannot be applied. Then tables that differ
+                from the log are journalled with all their rows.
+        """
 
     @abstractmethod
     def without_commits(self) -> AbstractContextManager[None]:

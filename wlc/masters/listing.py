@@ -133,8 +133,9 @@ def _entries(farm: str, name: str, options: Mapping[str, Any] | None) -> list[Fa
     sites = store.folders(SITES)
     kind = "site" if sites else "relay" if store.exists(ATTACHMENT) else "database"
     found = [_entry(f"{farm}/{name}", name, kind, options)]
-    others = [f"{SITES}{site}" for site in sites if store.exists(f"{SITES}{site}/{CONFIG}")]
-    return [*found, *(_entry(f"{farm}/{name}/{other}", f"{name}/{other}", "site", options) for other in others)]
+    others = [f"{name}/{SITES}{site}" for site in sites]
+    others = [other for other in others if open_store(f"{farm}/{other}", options).exists(CONFIG)]
+    return [*found, *(_entry(f"{farm}/{other}", other, "site", options) for other in others)]
 
 
 def _entry(url: str, name: str, kind: str, options: Mapping[str, Any] | None) -> FarmEntry:

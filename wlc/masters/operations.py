@@ -188,14 +188,16 @@ def check_repair(source: str | os.PathLike[str]) -> None:
 def repair(
     source: str | os.PathLike[str],
     *,
-    published: str | os.PathLike[str],
+    published: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Flushed:
     """Publish what bypassed the capture: the difference between the database and its published state.
 
     Args:
         source: Path of the master's database.
-        published: A replica of the farm database at its last tick, made by `wlr.replicate`.
+        published: A replica of the farm database at its last tick, made by `wlr.replicate`; None if the log cannot be
+            applied. Then tables that differ from the log are published with all their rows, and a snapshot is taken:
+            replicas that are behind it must be made anew.
         storage_options: As for `flush`.
 
     Raises:
@@ -204,8 +206,11 @@ def repair(
     check_repair(source)
     with opened_master(source, storage_options) as (found, database), found.publishing():
         publish(found, database)
-        found.journal_difference(Path(published))
-        return publish(found, database)
+        found.journal_difference(None if published is None else Path(published))
+        flushed = publish(found, database)
+        if published is None:
+            found.take_snapshot(database, is_first=False)
+        return flushed
 
 
 def compensate(

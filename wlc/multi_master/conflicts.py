@@ -29,17 +29,16 @@ from wlc.farm.circle import (
 from wlc.farm.clock import parse_time
 from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.model import Ddl
 from wlc.farm.table_names import is_meant
 from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 from wlc.multi_master.administration import founder_of_database
-from wlc.multi_master.table_constraints import beside_key, has_check
+from wlc.multi_master.published_tables import published_tables
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.circle import Circle
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Layout, Name
     from wlc.masters.contract import Source
     from wlc.masters.rejected import ConflictCounter, RejectedRow
+    from wlc.multi_master.published_tables import PublishedTable, PublishedTables
 
 NO_RULE = "none"
 
@@ -92,7 +92,8 @@ def set_rule(
     _refuse_columns(named, table, rule, column, add)
     circle = read_circle(founder)
     primary = site_database(founder, circle.site(circle.primary).folder)
-    name, layout = _table(primary, table)
+    tables, found = _table(primary, table)
+    name, layout = found.name, found.layout
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
     _refuse_key(named, name, layout, rule, circle)
@@ -101,7 +102,7 @@ def set_rule(
     added = tuple(dict.fromkeys(added_column(name, layout, each, named) for each in add))
     wanted = Rule(name, rule, site, reads, column, added)
     if rule in SHARED_RULES and circle.is_mesh:
-        _refuse_constraints(named, wanted, _statements(primary), circle)
+        _refuse_constraints(named, wanted, found, tables.constraint_beside_key(found), circle)
 
     def change(circle: Circle) -> Circle:
         changed = with_rule(circle, wanted)
@@ -160,15 +161,15 @@ def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) 
         )
 
 
-def _refuse_constraints(db: str, rule: Rule, statements: Iterator[Ddl], circle: Circle) -> None:
+def _refuse_constraints(db: str, rule: Rule, table: PublishedTable, problem: str | None, circle: Circle) -> None:
     """Refuse a table of a mesh with a constraint that each site keeps and all sites together do not."""
-    made, name = list(statements), rule.table
-    if (problem := beside_key(made, name)) is not None:
+    name = table.name
+    if problem is not None:
         raise UnsupportedError(
             f"{name} has {problem}: rule {rule.rule} decides each row by itself, after which it could be broken",
             hint=f"let one site write the table: wlc rule {db} {name} owner --site {circle.primary}",
         )
-    if rule.add and has_check(made, name):
+    if rule.add and table.has_check:
         raise UnsupportedError(
             f"{name} has a CHECK constraint, which a sum of the changes of several sites could break",
             hint=f"wlc rule {db} {name} {NEWEST}, without --add, keeps it",
@@ -208,43 +209,17 @@ def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[s
         )
 
 
-def _statements(primary: FarmDatabase) -> Iterator[Ddl]:
-    """Yield what made the primary's schema, as far as it is published."""
-    ticks = primary.snapshot_ticks()
-    manifest = primary.read_manifest(ticks[-1]) if ticks else None
-    if manifest is not None:
-        yield from (*manifest.schema, *manifest.schema_after)
-    for number in primary.batch_numbers(after=manifest.position.batch if manifest else 0):
-        for each in primary.read_batch(number)[0].transactions:
-            yield from (record for record in each.records if isinstance(record, Ddl))
-
-
-def _table(primary: FarmDatabase, table: str) -> tuple[Name, Layout]:
-    """Find a table in what the primary has published."""
-    dropped: set[Name] = set()
-    known: set[Name] = set()
-    ticks = primary.snapshot_ticks()
-    manifest = primary.read_manifest(ticks[-1]) if ticks else None
-    for number in reversed(primary.batch_numbers(after=manifest.position.batch if manifest else 0)):
-        batch = primary.read_batch(number)[0]
-        for record in (record for each in reversed(batch.transactions) for record in reversed(each.records)):
-            if not isinstance(record, Ddl) or record.object in dropped:
-                continue
-            if record.layout is not None:
-                known.add(record.object)
-                if is_meant(record.object, table):
-                    return record.object, record.layout
-            if record.kind == "DROP TABLE":
-                dropped.add(record.object)
-    for found in manifest.tables if manifest else ():
-        if found.table not in dropped:
-            known.add(found.table)
-            if is_meant(found.table, table):
-                return found.table, found.layout
-    raise InvalidError(
-        f"{primary.url} has no table {table!r}",
-        hint=f"{tables_meant(table, known)} wlc flush SOURCE publishes a new one, SOURCE being the file of its site",
-    )
+def _table(primary: FarmDatabase, table: str) -> tuple[PublishedTables, PublishedTable]:
+    """Find a table in what the primary has published; if several have the name, the one that changed last."""
+    tables = published_tables(primary)
+    found = [each for each in tables.tables.values() if is_meant(each.name, table)]
+    if not found:
+        meant = tables_meant(table, {each.name for each in tables.tables.values()})
+        raise InvalidError(
+            f"{primary.url} has no table {table!r}",
+            hint=f"{meant} wlc flush SOURCE publishes a new one, SOURCE being the file of its site",
+        )
+    return tables, found[-1]
 
 
 def exceptions(

@@ -80,7 +80,9 @@ def read_through(
 def _failure(first: FarmError | None, error: FarmError) -> FarmError:
     """Return the failure that a round ends with: a position has expired only if that is true of every upstream."""
     is_open = isinstance(first, ExpiredError) and not isinstance(error, ExpiredError)
-    return error if is_open else first or error
+    # Who waits learns all reasons, the first among them.
+    is_named = isinstance(first, UnavailableError) and first.message in error.message
+    return error if is_open or is_named else first or error
 
 
 def say_paused(database: FarmDatabase, me: Replica, attachment: Attachment | None, keepalive: Keepalive | None) -> None:
@@ -131,8 +133,9 @@ class _Reading:
         self._me = me
         self._keepalive = keepalive
         self.attachment = attachment
-        # Upstreams that have pruned the reader's position.
+        # Upstreams that have pruned the reader's position, and why those failed that were left in this round.
         self._too_new: set[str] = set()
+        self._left: dict[str, Exclusion] = {}
 
     @property
     def is_pinned(self) -> bool:
@@ -156,6 +159,7 @@ class _Reading:
     def leave(self, failure: FarmError) -> None:
         """Avoid the upstream for a while, and free its slot."""
         name, settings = self.attachment.upstream, None
+        self._left[name] = Exclusion(failure.message)
         if isinstance(failure, ExpiredError):
             self._too_new.add(name)
         with suppress(FarmError):
@@ -412,7 +416,8 @@ class _Reading:
                     release_claim(self._registry, claim)
 
     def _nothing(self, reasons: dict[str, Exclusion]) -> FarmError:
-        told = "; ".join(f"{name}: {reasons[name].why}" for name in sorted(reasons))
+        why = {**reasons, **{name: left for name, left in self._left.items() if name in reasons}}
+        told = "; ".join(f"{name}: {why[name].why}" for name in sorted(why))
         position = self._me.position
         may_hold = [name for name in reasons.keys() - self._too_new if not reasons[name].is_lasting]
         if position and self._too_new & reasons.keys() and not may_hold:

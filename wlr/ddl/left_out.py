@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import Ddl
 
-# Between the cause and the statement to type once what is missing is there.
+# Between the cause and the statement to type: replicas try the first kind again by themselves.
 THEN_RUN = "; once it is there, run "
+OR_RUN = "; to have it, run "
+_RUN = re.compile(f"({THEN_RUN}|{OR_RUN})")
 # Routines have names of their own beside those of tables, views, indexes and sequences.
 _ROUTINES = ("FUNCTION", "PROCEDURE", "AGGREGATE")
 _AROUND_NAME = frozenset({"MATERIALIZED", "IF", "EXISTS", "ONLY"})
@@ -86,6 +88,24 @@ def _indexed(ddl: Ddl) -> Name:
     return Name(path[0], path[-1]) if path else ddl.object
 
 
+def to_retry(left_out: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what may be there after other changes, with the statement that makes it, in the order of its listing."""
+    for what, listed in left_out.items():
+        _, then, statement = _parted(listed)
+        if then == THEN_RUN:
+            yield what, statement
+
+
+def without_statement(listed: str) -> str:
+    """Return a cause without the statement to type."""
+    return _parted(listed)[0]
+
+
+def _parted(listed: str) -> tuple[str, str, str]:
+    cause, *rest = _RUN.split(listed, maxsplit=1)
+    return (cause, rest[0], rest[1]) if rest else (cause, "", "")
+
+
 def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
     """Give what is listed the names that an ALTER statement gives to objects and columns.
 
@@ -98,7 +118,10 @@ def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
         return
     kind, old, rest = altered
     named = [token.name for token in rest if token.word not in ("COLUMN", "IF", "EXISTS")]
-    match [token.word for token in rest[:2]], named:
+    words = [token.word for token in rest[:2]]
+    if words[:1] == ["RENAME"] or words == ["SET", "SCHEMA"]:
+        _outdate(left_out, {old.name, *named[1:3]})
+    match words, named:
         case ["RENAME", "TO"], [_, _, new, *_] if kind == "SCHEMA":
             _move_all(left_out, old.name, new)
         case ["RENAME", "TO"], [_, _, new, *_]:
@@ -106,16 +129,26 @@ def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
         case ["SET", "SCHEMA"], [_, _, new, *_]:
             _move(left_out, kind, old, Name(new, old.name))
         case _:
-            _follow_parts(left_out, old, rest, named)
+            _follow_parts(left_out, f"{'domain' if kind == 'DOMAIN' else 'table'} {old}", old, rest, named)
 
 
-def _follow_parts(left_out: dict[str, str], table: Name, rest: list[Token], named: list[str]) -> None:
-    """Follow what a statement does with a column or a constraint of a table."""
+def _outdate(left_out: dict[str, str], named: Collection[str]) -> None:
+    """Give up statements that create objects, and name what has another name from now on."""
+    for what, listed in left_out.items():
+        _, _, statement = _parted(listed)
+        if statement.startswith("CREATE ") and any(t.name in named for t in tokens(statement) if not t.is_string):
+            left_out[what] = without_statement(listed)
+
+
+def _follow_parts(left_out: dict[str, str], whole: str, table: Name, rest: list[Token], named: list[str]) -> None:
+    """Follow what a statement does with a column or a constraint of a table, or with a part of a domain."""
     match [token.word for token in rest[:2]], named:
         case ["RENAME", "CONSTRAINT"], [_, _, before, _, after, *_]:
-            _rename_constraint(left_out, table, before, after)
+            _rename_constraint(left_out, whole, before, after)
         case ["DROP", "CONSTRAINT"], [_, _, name, *_]:
-            left_out.pop(f"constraint {name} of table {table}", None)
+            left_out.pop(f"constraint {name} of {whole}", None)
+        case ["SET" | "DROP", "DEFAULT"], _:
+            left_out.pop(f"default of {whole}", None)
         case ["ALTER", _], [_, column, "SET" | "DROP", "DEFAULT", *_]:
             left_out.pop(f"default of column {column} of table {table}", None)
         case ["ALTER", _], [_, column, "TYPE", *_]:
@@ -194,7 +227,7 @@ def _rename_in_constraints(left_out: dict[str, str], table: Name, old: str, new:
     """Give a column its new name in the statements that add constraints of its table."""
     form = re.compile(rf"constraint .* of table {re.escape(str(table))}", re.DOTALL)
     for what in filter(form.fullmatch, left_out):
-        cause, then, statement = left_out[what].partition(THEN_RUN)
+        cause, then, statement = _parted(left_out[what])
         listed = tokens(statement)
         # A name before a bracket is a function's, one before a point a schema's, and one behind CONSTRAINT its own.
         for (before, token), (_, after) in reversed([*pairwise(pairwise(listed))]):
@@ -204,11 +237,11 @@ def _rename_in_constraints(left_out: dict[str, str], table: Name, old: str, new:
         left_out[what] = f"{cause}{then}{statement}"
 
 
-def _rename_constraint(left_out: dict[str, str], table: Name, old: str, new: str) -> None:
-    cause = left_out.pop(f"constraint {old} of table {table}", None)
+def _rename_constraint(left_out: dict[str, str], whole: str, old: str, new: str) -> None:
+    cause = left_out.pop(f"constraint {old} of {whole}", None)
     if cause is not None:
         changed = cause.replace(f"ADD CONSTRAINT {quote(old)}", f"ADD CONSTRAINT {quote(new)}")
-        left_out[f"constraint {new} of table {table}"] = changed
+        left_out[f"constraint {new} of {whole}"] = changed
 
 
 def _of_column(left_out: dict[str, str], table: Name, column: str) -> list[str]:

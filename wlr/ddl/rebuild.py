@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.dialect.duckdb.table_statement import TableStatement
     from wlc.farm.model import Ddl
-    from wlr.ddl.relevance import TableStatement
 
 _KEYS = """
     SELECT constraint_column_names FROM duckdb_constraints() WHERE database_name = ? AND schema_name = ?

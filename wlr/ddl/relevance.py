@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.lexer import path_at, tokens, without_comments
+from wlc.dialect.duckdb.lexer import tokens, without_comments
+from wlc.dialect.duckdb.table_statement import about_table, referred
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.plan.patterns import matches
@@ -14,7 +14,6 @@ from wlr.plan.patterns import matches
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import Transaction
     from wlr.plan.step import Action
 
@@ -94,40 +93,6 @@ def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
         skipped.add(failed)
 
 
-@dataclass(frozen=True, slots=True)
-class TableStatement:
-    """A statement about one existing table.
-
-    Attributes:
-        table: Its name before the statement; letters may be in another case than the table's own.
-        renamed: Its name afterwards, None unless the statement changes it.
-        is_drop: The statement drops the table.
-    """
-
-    table: Name
-    renamed: Name | None = None
-    is_drop: bool = False
-
-
-def about_table(ddl: Ddl) -> TableStatement | None:
-    """Read which table ALTER TABLE or DROP TABLE is about; None for any other statement."""
-    listed = tokens(ddl.statement)
-    verb, noun = ([token.word for token in listed[:2]] + ["", ""])[:2]
-    if verb not in ("ALTER", "DROP") or noun != "TABLE":
-        return None
-    at = 2
-    while at < len(listed) and listed[at].word in ("IF", "EXISTS"):
-        at += 1
-    name, at = _last_part(listed, at)
-    # A statement may name the database or leave the schema out. Renaming keeps the schema.
-    table = Name(ddl.object.schema, name)
-    if verb == "DROP":
-        return TableStatement(table, is_drop=True)
-    if [token.word for token in listed[at : at + 2]] == ["RENAME", "TO"] and len(listed) > at + 2:
-        return TableStatement(table, Name(ddl.object.schema, listed[at + 2].name))
-    return TableStatement(table)
-
-
 def schema_move(ddl: Ddl) -> tuple[Name, Name] | None:
     """Read a PostgreSQL master's `ALTER TABLE … SET SCHEMA …`: the table's old and new name; None for anything else.
 
@@ -141,31 +106,10 @@ def schema_move(ddl: Ddl) -> tuple[Name, Name] | None:
     return Name(words[2], words[4]), Name(words[7], words[4])
 
 
-def _last_part(listed: list[Token], at: int) -> tuple[str, int]:
-    """Return the last part of the dotted name at a place, and the place behind it."""
-    name = ""
-    while at < len(listed):
-        name = listed[at].name
-        at += 1
-        if at >= len(listed) or listed[at].text != ".":
-            break
-        at += 1
-    return name, at
-
-
 def is_trigger(ddl: Ddl) -> bool:
     """Say whether the statement is about a trigger. The log holds what triggers changed on the master."""
     words = [token.word for token in tokens(ddl.statement)[:5]]
     return words[:1] in (["CREATE"], ["DROP"]) and "TRIGGER" in words
-
-
-def referred(ddl: Ddl, schema: str) -> Iterator[Name]:
-    """Return the tables that a statement's foreign keys refer to; `schema` is where names without one are looked up."""
-    for text in filter(None, (ddl.statement, ddl.original)):
-        listed = tokens(text)
-        for at, token in enumerate(listed):
-            if token.word == "REFERENCES":
-                yield named_at(listed, at + 1, schema)
 
 
 def unmet_reference(ddl: Ddl, patterns: Collection[str]) -> UnsupportedError | None:
@@ -178,9 +122,3 @@ def unmet_reference(ddl: Ddl, patterns: Collection[str]) -> UnsupportedError | N
     # A filtered table has no foreign keys.
     hint = f"Replicate it, too: --tables {missing}; or leave the foreign keys out: --where '{table}: true'"
     return UnsupportedError(f"table {table} has a foreign key to {missing}, which is not replicated", hint=hint)
-
-
-def named_at(listed: Sequence[Token], at: int, schema: str) -> Name:
-    """Return the table that is named at a place."""
-    said, _ = path_at(listed, at)
-    return Name(said[-2] if len(said) > 1 else schema, said[-1] if said else "")

@@ -16,10 +16,10 @@ import duckdb
 
 from wlc.dialect.duckdb import settings
 from wlc.dialect.duckdb.lexer import unquoted, without_comments
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import literal, quote
 from wlr.ddl.memory_limit import bounded
 from wlr.ddl.rebuild import blocked_column, without_column
-from wlr.ddl.relevance import about_table
 from wlr.ddl.statements import (
     OWN,
     OutsideError,

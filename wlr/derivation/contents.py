@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import quote
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY, plus
@@ -16,7 +17,7 @@ from wlc.farm.errors import ReplayError
 from wlc.farm.model import Change, Clear, Ddl, Name, Origin, TableFile, Transaction
 from wlc.farm.paths import data_path
 from wlc.farm.table_names import MAIN
-from wlr.ddl.relevance import about_table, is_created, schema_move
+from wlr.ddl.relevance import is_created, schema_move
 from wlr.derivation.rows import write_passing
 from wlr.engine.state import ReplicaState
 from wlr.filtering import schema

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.farm.model import Change, Clear, Ddl
-from wlr.ddl.relevance import about_table, schema_move
+from wlr.ddl.relevance import schema_move
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:

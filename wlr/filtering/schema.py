@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.duckdb.table_statement import about_table, named_at, referred
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl, Name
-from wlr.ddl.relevance import about_table, is_created, is_run, named_at, referred
+from wlr.ddl.relevance import is_created, is_run
 
 if TYPE_CHECKING:
     from wlc.farm.model import Layout

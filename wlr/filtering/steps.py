@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl, Digest, Name, TableFile
-from wlr.ddl.relevance import about_table, is_created, schema_move
+from wlr.ddl.relevance import is_created, schema_move
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, refuse_unfit, write_images
 from wlr.fold.data_check import refuse_other_images

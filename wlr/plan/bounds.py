@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
 from wlc.farm.did_you_mean import tables_meant
-from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Origin, Position
 from wlc.farm.reachable_past import first_after, not_restorable
 from wlr.plan.patterns import IGNORED, idle
@@ -44,6 +44,7 @@ def choose_snapshot(reach: Reach, stop: Stop) -> int | None:
     Raises:
         InvalidError: The stop is ahead of the farm.
         ExpiredError: Nothing at or before the stop is left; the message names what can be reached.
+        UnavailableError: The stop moves on with the clock, and is still before all that is left.
     """
     refuse_ahead(reach.tick, stop)
     for tick, clock in reversed(reach.snapshots):
@@ -57,10 +58,30 @@ def choose_snapshot(reach: Reach, stop: Stop) -> int | None:
     if not reach.snapshots:
         raise ExpiredError("the first log files were pruned and there is no snapshot", hint="wlc snapshot SOURCE")
     oldest, clock = reach.snapshots[0]
-    raise ExpiredError(
-        f"{stop} is before the oldest snapshot, tick {oldest}{f' at {format_time(clock)}' if clock else ''}",
+    at = f"the oldest snapshot, tick {oldest}{f' at {format_time(clock)}' if clock else ''}"
+    error = ExpiredError(
+        f"{stop} is before {at}",
         hint=f"The nearest that can be reached is --tick {oldest}; the newest is --tick {reach.tick}.",
     )
+    raise _early(stop, at, error)
+
+
+def _early(stop: Stop, first: str, error: FarmError) -> FarmError:
+    """Return why a time cannot be reached that is before what can: one that moves on with the clock will be.
+
+    Args:
+        stop: Where to stop.
+        first: What can be reached after it, empty for nothing; the same in every round, so that it is reported once.
+        error: Why, for a time that stays.
+    """
+    if not (stop.is_moving and first):
+        return error
+    hint = "Run it again later, or with a shorter --delay."
+    return UnavailableError(f"nothing is old enough yet; the first to come is {first}", hint=hint)
+
+
+def _next_snapshot(tick: int | None) -> str:
+    return "" if tick is None else f"the next snapshot, tick {tick}"
 
 
 def refuse_ahead(end: int, stop: Stop) -> None:
@@ -80,11 +101,11 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
     """Refuse a stop that the replica has passed.
 
     Raises:
-        InvalidError: It has; a new replica can be made at that point.
+        UnavailableError: It has, and had not a moment ago: try again.
     """
     if is_behind(position, clock, stop):
         at = f", which is at tick {position.tick}{f' of {format_time(clock)}' if clock else ''}"
-        raise InvalidError(f"{stop} is behind the replica{at}", hint="The replica moved meanwhile: run it again.")
+        raise UnavailableError(f"{stop} is behind the replica{at}", hint="The replica moved meanwhile: run it again.")
 
 
 def refuse_lost_position(position: Position, end: int, last: int) -> None:
@@ -140,15 +161,11 @@ def refuse_before_first(first: Batch, stop: Stop) -> None:
     """
     committed = next((t.committed for t in first.transactions if t.committed is not None), None)
     if stop.until is not None and committed is not None and stop.until < committed:
-        if stop.is_moving:
-            raise UnavailableError(
-                f"nothing is old enough yet: the first transaction was committed at {format_time(committed)}",
-                hint="Run it again later, or with a shorter --delay.",
-            )
-        raise InvalidError(
+        error = InvalidError(
             f"{stop} is before the first transaction, which was committed at {format_time(committed)}",
             hint=f"--until {format_time(committed)}; an empty replica: --tick 0",
         )
+        raise _early(stop, f"the first transaction, committed at {format_time(committed)}", error)
 
 
 def follows(batch: Batch, history: str) -> bool:
@@ -176,6 +193,7 @@ def refuse_beyond_break(
 
     Raises:
         InvalidError: The stop is behind the break; the message names the last tick that can be reached.
+        UnavailableError: It moves on with the clock, and is still before the first snapshot behind the break.
     """
     end, began = _find_break(newest_first, position, history)
     if end is None or (stop.tick is not None and stop.tick <= end):
@@ -185,7 +203,7 @@ def refuse_beyond_break(
         return
     if not is_restorable(end):
         start, behind = first_after(snapshot_ticks(), end), f"history {began.history if began else history}"
-        raise not_restorable(stop, end, start, history=behind)
+        raise _early(stop, _next_snapshot(start), not_restorable(stop, end, start, history=behind))
     raise InvalidError(
         f"the history ended at tick {end}; later ones, up to history {history}, grew with changes that"
         " only their snapshots have",
@@ -270,15 +288,17 @@ def refuse_hole(position: Position, snapshot_ticks: Sequence[int], stop: Stop) -
 
     Raises:
         ExpiredError: What lies between the snapshot and the stop was pruned.
+        UnavailableError: The stop moves on with the clock, and is still before the next snapshot.
     """
     if stop.tick == position.tick:
         return
     later = first_after(snapshot_ticks, position.tick)
-    raise ExpiredError(
+    error = ExpiredError(
         f"{stop} cannot be reached: the log after the snapshot at tick {position.tick} was pruned",
         hint=f"The nearest that can be reached: --tick {position.tick}{f' and --tick {later}' if later else ''}.",
         position=position,
     )
+    raise _early(stop, _next_snapshot(later), error)
 
 
 def check_history(batch: Batch, position: Position) -> None:

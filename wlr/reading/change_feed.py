@@ -161,15 +161,19 @@ class ChangeFeed:
             selected = query.feed_sql(self.layout, self.layout, self.columns, images, loads)
             return connection.sql(selected).to_arrow_reader().schema
 
-    def batches(self, loads: query.Loads, shaped: Callable[[str], str]) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, loads: query.Loads, shaped: Callable[[str], str], note: Callable[[int], None] = lambda _: None
+    ) -> Iterator[pa.RecordBatch]:
         """Read the changes.
 
         Args:
             loads: Makes the values of the table's columns.
             shaped: Makes a query of whole transactions from one that selects their images in any order.
+            note: Told of the last tick of a run of transactions once all batches of it were taken. Only between two
+                runs is the farm asked for anything.
         """
         runs = self._runs()
-        return self._batches(runs, loads, shaped)
+        return self._batches(runs, loads, shaped, note)
 
     @contextmanager
     def images(self) -> Iterator[str]:
@@ -199,7 +203,11 @@ class ChangeFeed:
             copies.release()
 
     def _batches(
-        self, planned: tuple[Sequence[Read], Sequence[_Run]], loads: query.Loads, shaped: Callable[[str], str]
+        self,
+        planned: tuple[Sequence[Read], Sequence[_Run]],
+        loads: query.Loads,
+        shaped: Callable[[str], str],
+        note: Callable[[int], None],
     ) -> Iterator[pa.RecordBatch]:
         reads, runs = planned
         with tempfile.TemporaryDirectory(prefix="wlr-changes-") as work:
@@ -210,11 +218,13 @@ class ChangeFeed:
                     if self.whole is not None:
                         whole = self._held_sql(self.whole, copies, loads, weight=1)
                         yield from _given(connection, shaped(whole), (self.whole.transaction,))
+                        note(self.whole.transaction.tick)
                     for run in runs:
                         own = [read for read in reads if read.first <= run.last and read.last >= run.first]
                         selects = [self._held_sql(rows, copies, loads, weight=-1) for rows in run.removed]
                         selects += self._images_sql(own, run, copies, loads)
                         yield from _given(connection, shaped(" UNION ALL ".join(selects)), run.transactions)
+                        note(run.last)
                         copies.release()
             finally:
                 copies.release()

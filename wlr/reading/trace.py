@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.fold import stored_columns
-from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.types import store_sql
 from wlc.farm.errors import CorruptError, UnsupportedError
 from wlc.farm.model import Clear, Ddl, Name
@@ -140,16 +140,8 @@ def _makes(ddl: Ddl) -> bool:
 
 def _old_name(ddl: Ddl) -> Name | None:
     """Return the name that a table had before a statement that renames it; None for any other statement."""
-    if ddl.layout is None:
-        return None
-    listed = tokens(ddl.statement)
-    words = [token.word for token in listed]
-    if words[:2] != ["ALTER", "TABLE"] or "RENAME" not in words:
-        return None
-    place = words.index("RENAME")
-    if words[place + 1 : place + 2] != ["TO"]:
-        return None
-    return Name(ddl.object.schema, listed[place - 1].name)
+    about = about_table(ddl) if ddl.layout is not None else None
+    return about.table if about is not None and about.renamed is not None else None
 
 
 def _same_name(one: Name, other: Name) -> bool:

@@ -88,8 +88,10 @@ class Service:
         locks = {key[0]: runner.lock for key, runner in self._runners.items()}
         for work in works:
             lock = locks.setdefault(work.item, threading.Lock())
-            self._runners[work.key] = runner = _Runner(work, lock, self._heavy, self.board, self._memory, self)
-            runner.start()
+            self._runners[work.key] = _Runner(work, lock, self._heavy, self.board, self._memory, self)
+        # A work asks for those that go before it, so that all must be known first.
+        for work in works:
+            self._runners[work.key].start()
 
     def stop(self, waiting: Callable[[], None] = lambda: None) -> None:
         """End everything: what is being applied is finished; arguments as for `change`."""
@@ -136,7 +138,7 @@ class _Runner:
         self._board = board
         self._memory = memory
         self._service = service
-        self._has_begun = self._is_done = self._is_told = False
+        self._is_done = self._is_told = False
         name = " ".join(work.key)
         # A thread that cannot be ended must not keep the process.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -174,19 +176,21 @@ class _Runner:
                 self._wait_s,
                 self._failed,
                 reads=self.work.reads,
-                is_done=lambda: self._is_done,
                 passing=(Exception,),
                 pause=lambda error, last_s: pause_s(error, last_s, is_heavy=self.work.is_heavy),
                 is_stopped=self.is_stopped,
             ):
-                if done is not None:
-                    self.note(done)
-                    self._is_done = self.work.is_once
+                if done is None:
+                    continue
+                self.note(done)
+                if self.work.is_once:
+                    self._is_done = True
+                    return
 
     def _wait_s(self) -> float:
         if self.work.every is not None:
             return min(self._due_in_s(self.work.every), _DUE_EVERY_S)
-        return self.work.beat_s() if self._has_begun else 0.0
+        return self.work.beat_s()
 
     def _due_in_s(self, every: timedelta) -> float:
         if any(self._service.is_pending((self.work.item, name)) for name in self.work.follows):
@@ -204,7 +208,6 @@ class _Runner:
                 done = self.work.do_round(self)
         except _StoppedError:
             return None
-        self._has_begun = True
         if self.work.every is not None:
             self._memory.note(self.work.key, utc_now())
         return done

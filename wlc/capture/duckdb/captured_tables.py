@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.lexer import words
 from wlc.dialect.sql import quote
 from wlc.farm import table_names
+from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Layout, Name
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ class CapturedTables:
                 layout,
                 keys.get(name, ()),
                 all(column.name.lower() != "rowid" for column in layout.columns),
+                known[name][1] != layout,
             )
             for name, layout in present.items()
             if name in known
@@ -144,9 +147,15 @@ class CapturedTables:
         return name in self._macros[1]
 
     def resolve(self, parts: tuple[str, ...]) -> CapturedTable | None:
-        """Return the captured table that a name means now; None for temporary tables and other databases."""
+        """Return the captured table that a name means now; None for temporary tables and other databases.
+
+        Raises:
+            UnsupportedError: Another program altered the table.
+        """
         if parts not in self._resolved:
-            self._resolved[parts] = self._ask(parts)
+            found = self._ask(parts)
+            self._refuse_altered([found] if found else [])
+            self._resolved[parts] = found
         return self._resolved[parts]
 
     def known(self, parts: tuple[str, ...]) -> CapturedTable | None:
@@ -171,9 +180,21 @@ class CapturedTables:
         return self._parsed[key]
 
     def named(self, words: Iterable[str]) -> list[CapturedTable]:
-        """Captured tables whose name is among lower-case words."""
+        """Return captured tables whose name is among lower-case words; raises as `resolve` does."""
         wanted = set(words)
-        return [table for name, table in self.by_name.items() if name.name.lower() in wanted]
+        found = [table for name, table in self.by_name.items() if name.name.lower() in wanted]
+        self._refuse_altered(found)
+        return found
+
+    def _refuse_altered(self, tables: Iterable[CapturedTable]) -> None:
+        if altered := next((table for table in tables if table.is_altered), None):
+            query = "SELECT path FROM duckdb_databases() WHERE database_name = ?"
+            ((path,),) = self.connection.execute(query, [self.catalog]).fetchall()
+            raise UnsupportedError(
+                f"table {altered.name} was altered without wlc.connect()",
+                hint=f"wlc repair {shlex.quote(path)}",
+                path=path,
+            )
 
     def triggered(self, names: frozenset[str]) -> frozenset[str]:
         """Words that contain the names of all tables to which triggers write if tables called `names` are written."""

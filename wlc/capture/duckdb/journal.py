@@ -63,6 +63,7 @@ class CapturedTable:
         catalog: Name of the database it lies in.
         keys: Column lists that are unique: primary key first; None where an index on an expression is unique, too.
         has_rowid: False where a column of its own is called rowid and hides DuckDB's.
+        is_altered: It has other columns than were captured.
     """
 
     id: int
@@ -71,6 +72,7 @@ class CapturedTable:
     layout: Layout
     keys: tuple[tuple[str, ...], ...] | None = ()
     has_rowid: bool = True
+    is_altered: bool = False
 
     @property
     def sql(self) -> str:

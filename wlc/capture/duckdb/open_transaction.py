@@ -25,6 +25,7 @@ from wlc.capture.duckdb.effects import (
 )
 from wlc.capture.duckdb.images import Images, conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.other_writers import refuse_changed
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -228,8 +229,7 @@ class OpenTransaction:
         with naming(lambda: founder_of(database_of(self.shared.require_state()), site).url):
             permitted.refuse_schema_change(site, self.records, self.tables.by_name)
             if self.changes_schema and self.shared.is_in_mesh:
-                keys = duckdb_catalog.references(self.connection, self.tables.catalog)
-                permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys)
+                permitted.refuse_schema_in_mesh(site, self.records, self.tables)
             permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
             removed = (images.table for images in self._settled if images.removed)
             permitted.refuse_deletions(self.connection, site, removed, self.tick)
@@ -251,7 +251,7 @@ class OpenTransaction:
         self.row_settings = tuple({**dict(self.row_settings), **dict(self.tables.row_settings)}.items())
 
     def _refuse_conflicts(self) -> None:
-        """Refuse conflicts with other transactions that DuckDB does not notice; see `Images.refuse_conflict`."""
+        """Refuse what other transactions or programs did, and DuckDB does not notice; see `Images.refuse_conflict`."""
         for images in self._settled:
             if images.removed and self.shared.has_removed_since(images.table.name, self.began_after):
                 images.refuse_conflict()
@@ -259,6 +259,7 @@ class OpenTransaction:
             # All rows were published as this transaction saw them.
             if self.shared.has_changed_since(name, self.began_after):
                 raise conflict(name)
+        refuse_changed(self.shared, [images.table.name for images in self._settled if images.removed])
 
     def _settle_tick(self) -> None:
         """Take a tick after every committed one; rows that were saved under a smaller tick get the new one."""
@@ -403,7 +404,7 @@ class OpenTransaction:
 
     def _seal(self, names: frozenset[str]) -> None:
         """Settle the images of tables that a schema change may alter, in the layout they still have."""
-        for name in [name for name in self.images if name.name.lower() in names]:
+        for name in [table.name for table in self.tables.named(names) if table.name in self.images]:
             self._complete_images(self.images.pop(name), None)
             self.sealed[name] = True
 

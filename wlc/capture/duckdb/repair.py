@@ -4,53 +4,64 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.other_writers import Doubt
 from wlc.capture.duckdb.sites import permitted
 from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal
-from wlc.farm.errors import InvalidError
+from wlc.farm import digest
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.json_fields import as_position
-from wlc.farm.model import Ddl
+from wlc.farm.model import Clear, Ddl
+from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wlc.capture.duckdb.journal import JournalRecord
     from wlc.capture.duckdb.shared import Shared
+    from wlc.farm.model import Name
 
 _PUBLISHED = '"wlc published"'
 
 
-def journal_difference(shared: Shared, published: Path) -> int:
+def journal_difference(shared: Shared, published: Path | None) -> int:
     """Journal one transaction that turns the published state into the present one.
 
     A table that was created, dropped or altered is recorded as dropped and created with all its rows. Of any other
-    table, only the rows that differ are recorded.
+    table, only the rows that differ are recorded, or, if the published state is not known, all rows of a table that
+    does not hold what the log says.
 
     Args:
         shared: The master.
-        published: DuckDB file with the state at the last published tick; nothing may be journalled after it.
+        published: DuckDB file with the state at the last published tick; nothing may be journalled after it. None if
+            the log cannot be applied.
 
     Returns:
         Number of records; 0 where the two are the same.
 
     Raises:
         InvalidError: It is no replica at that tick. What was published since would be journalled again.
+        UnsupportedError: The log cannot be applied, and other sites have taken what it says.
     """
-    with shared.root.cursor() as connection, shared.commit_lock:
-        connection.execute(f"ATTACH {literal(str(published))} AS {_PUBLISHED} (READ_ONLY)")
+    if published is None:
+        _refuse_site(shared)
+    with shared.root.cursor() as connection, shared.commit_lock, _attached(connection, published):
         connection.execute("BEGIN")
         try:
-            _refuse_other_tick(connection, shared, published)
-            records = _differences(connection, shared)
+            if published is not None:
+                _refuse_other_tick(connection, shared, published)
+            records = _differences(connection, shared, None if published else _contradicted(connection, shared))
             if records:
                 _refuse_forbidden(connection, shared, records)
                 tick, now = shared.new_tick(), shared.commit_time()
@@ -65,11 +76,45 @@ def journal_difference(shared: Shared, published: Path) -> int:
         except BaseException:
             connection.execute("ROLLBACK")
             raise
-        finally:
-            connection.execute(f"DETACH {_PUBLISHED}")
         if records:
             shared.committed(tick, now)
+        shared.doubt = Doubt()
     return len(records)
+
+
+@contextmanager
+def _attached(connection: duckdb.DuckDBPyConnection, published: Path | None) -> Iterator[None]:
+    if published is None:
+        yield
+        return
+    connection.execute(f"ATTACH {literal(str(published))} AS {_PUBLISHED} (READ_ONLY)")
+    try:
+        yield
+    finally:
+        connection.execute(f"DETACH {_PUBLISHED}")
+
+
+def _contradicted(connection: duckdb.DuckDBPyConnection, shared: Shared) -> dict[Name, int | None]:
+    """Return how many rows tables have by the log; None for those that hold what the log says, or may do so."""
+    expected = unpublished.expected_digests(connection, shared.catalog)
+    differing = digest.differing(snapshot.digests(connection, shared.catalog), expected)
+    counts = unpublished.read_counts(connection, shared.catalog)
+    return {name: counts[name] if name in differing else None for name in counts}
+
+
+def _refuse_site(shared: Shared) -> None:
+    """Refuse to publish tables as a whole where other sites would have to take them."""
+    if (site := shared.site) is None or site.circle is None:
+        return
+    database, file = shlex.quote(database_of(shared.require_state()).url), shlex.quote(shared.path)
+    again = f"wlc join {file} --name {database} --site {site.name} --again"
+    other = next((each.name for each in site.circle.sites if each.name != site.name), "SITE")
+    raise UnsupportedError(
+        f"the log of site {site.name} cannot be applied, and other sites have taken what it says",
+        hint=f"wlc role {file} {other} primary, wlc take at {other}, then {again}"
+        if site.circle.primary == site.name
+        else again,
+    )
 
 
 def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, published: Path) -> None:
@@ -99,12 +144,17 @@ def _refuse_forbidden(connection: duckdb.DuckDBPyConnection, shared: Shared, rec
     permitted.refuse_rows(shared.site, written)
 
 
-def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[JournalRecord]:
+def _differences(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, contradicted: Mapping[Name, int | None] | None
+) -> list[JournalRecord]:
     present = duckdb_catalog.tables(connection, shared.catalog)
-    before = duckdb_catalog.tables(connection, _PUBLISHED.strip('"'))
     known = {
         name: (number, layout) for number, (name, layout) in journal.read_layouts(connection, shared.catalog).items()
     }
+    if contradicted is None:
+        before = duckdb_catalog.tables(connection, _PUBLISHED.strip('"'))
+    else:
+        before = {name: known[name][1] for name in contradicted}
     records: list[JournalRecord] = []
     statements = {
         ddl.object: ddl for ddl in schema_statements(connection, shared.catalog)[0] if ddl.kind == "CREATE TABLE"
@@ -124,9 +174,11 @@ def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[
         if known_layout != layout:
             number = shared.new_layout()
             journal.add_layout(connection, CapturedTable(number, shared.catalog, name, layout))
-        records += _difference(
-            connection, CapturedTable(number, shared.catalog, name, layout), f"{_PUBLISHED}.{name.sql}"
-        )
+        table = CapturedTable(number, shared.catalog, name, layout)
+        if contradicted is None:
+            records += _difference(connection, table, f"{_PUBLISHED}.{name.sql}")
+        elif (rows := contradicted[name]) is not None:
+            records += [Clear(name, rows), *_difference(connection, table, None)]
     return records
 
 

@@ -111,12 +111,16 @@ def compare(before: Objects, after: Objects) -> CatalogDifference:
 
 def _gone(before: Objects, after: Objects) -> tuple[tuple[str, Name], ...]:
     present = {(kind, rest[0]) for (kind, _, _), rest in after.items()}
+    # Another spelling is the same name.
+    names = {(kind, *Name(schema, name).folded) for kind, schema, name in after}
     schemas = {schema for kind, schema, _ in after if kind == "SCHEMA"} | {"main"}
     return tuple(
         sorted(
             (kind, Name(schema, name))
             for (kind, schema, name), rest in before.items()
-            if kind in _DROPPED_WITH and (kind, schema, name) not in after and (kind, rest[0]) not in present
+            if kind in _DROPPED_WITH
+            and (kind, *Name(schema, name).folded) not in names
+            and (kind, rest[0]) not in present
             if schema in schemas
         )
     )
@@ -146,7 +150,7 @@ def statements(
         return _loaded(connection, catalog, change)
     if change.created_tables:
         made = [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
-        return [*made, *(_drop(kind, name) for kind, name in change.gone)]
+        return [*_respelled(change), *made, *(_drop(kind, name) for kind, name in change.gone)]
     kind, name = _subject(text, change)
     path = _search_path(connection, catalog, kind, name)
     text = without_comments(text)
@@ -175,6 +179,15 @@ def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: Catalog
     names = {name for _, name in change.objects}
     made = {*change.objects, *(("COMMENT", name) for name in names)}
     return [ddl for ddl in before + after if (ddl.kind.removeprefix("CREATE "), ddl.object) in made]
+
+
+def _respelled(change: CatalogDifference) -> list[Ddl]:
+    """The statements that drop tables which others replace under the same name in other letters.
+
+    DuckDB has the new spelling from then on. Readers that know tables by their exact names see another table.
+    """
+    taken = {name.folded for name in change.created_tables} - {name.folded for name in change.replaced_tables}
+    return [_drop("TABLE", name) for name in change.dropped_tables if name.folded in taken]
 
 
 def _labels(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> str:

@@ -14,6 +14,7 @@ from wlc.capture.duckdb.analysis import MAY_CREATE, SEQUENCE_MOVERS, analyse, de
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
+from wlc.capture.duckdb.other_writers import refuse_changed
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, counted, submit
 from wlc.capture.duckdb.small_change import SmallChanges
 from wlc.dialect.duckdb.lexer import tokens, words
@@ -167,6 +168,7 @@ class CaptureSession:
             try:
                 count = small.run(effect, table, text, parameters, tick, header)
                 if count is not None:
+                    refuse_changed(shared, [table.name] if small.removed else ())
                     self._raw.execute("COMMIT")
             except BaseException:
                 self._abandon()

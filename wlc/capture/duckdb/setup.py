@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import acceptance, checks, journal, packed, unpublished
+from wlc.capture.duckdb import acceptance, checks, journal, other_writers, packed, unpublished
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.capture.duckdb.sites import adoption, exceptions
@@ -50,6 +50,7 @@ def begin(shared: Shared, state: MasterState) -> None:
         raise
     connection.execute("COMMIT")
     shared.load()
+    other_writers.watch(shared, is_new=True)
 
 
 def _drop_journal(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:

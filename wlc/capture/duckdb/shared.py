@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import duckdb
 
-from wlc.capture.duckdb import confinement, journal, packed
+from wlc.capture.duckdb import confinement, journal, other_writers, packed
 from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
 from wlc.capture.duckdb.commit_lock import CommitLock
 from wlc.capture.duckdb.connecting import connect
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
+from wlc.capture.duckdb.other_writers import Doubt
 from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.duckdb.parked_rows import ParkedRows
@@ -66,6 +67,7 @@ class Shared:
         opened: The file, if somebody reads it beside DuckDB, which must close it first: a process that closes a file
             gives up all its locks on that file (POSIX), those of DuckDB, too.
         parked: Tables with parked rows, see `wlc.capture.duckdb.sites.parking`; None while that looks which to park.
+        doubt: Which tables may hold rows that were not captured, and `written` what the last session noted of that.
         is_stranded: Parked rows may have to be brought back before anybody uses the database.
     """
 
@@ -94,6 +96,8 @@ class Shared:
     opened: BinaryIO | None = None
     parked: tuple[Name, ...] | None = ()
     is_stranded: bool = False
+    doubt: Doubt = field(default_factory=Doubt)
+    written: str | None = None
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
     has_settled_past: bool = False
@@ -134,6 +138,8 @@ class Shared:
         """End the background publisher and close the file."""
         if self.publisher is not None:
             self.publisher.stop()
+        with suppress(duckdb.Error, OSError):
+            other_writers.note(self)
         # Other processes wait while the file is closed, and not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
@@ -236,7 +242,7 @@ class Shared:
         known = decode(values, self.path)
         if known is None:
             return
-        self._home = decode_home(values.get("home"))
+        self._home, self.written = decode_home(values.get("home")), values.get(other_writers.KEY)
         self.state = replace(known, options=lay_over(known.options, self.options))
         layouts = journal.read_layouts(self.root, self.catalog)
         self._layout = max(layouts, default=0)
@@ -266,11 +272,11 @@ class Shared:
     def remember(self, state: MasterState) -> None:
         """Replace the state in the journal, all or nothing."""
         with self.commit_lock:
-            self._write(changes(self.state, state))
+            self.write(changes(self.state, state))
 
     def settle_here(self) -> None:
         """Remember that the master's file is this one."""
-        self._write({"home": encode_home(self.here)})
+        self.write({"home": encode_home(self.here)})
 
     def parked_rows(self, connection: duckdb.DuckDBPyConnection) -> ParkedRows:
         """Return the parked rows, of tables that are captured."""
@@ -301,9 +307,10 @@ class Shared:
         renewed = replace(self.here, path=self._home.path)
         if renewed != self._home:
             with suppress(duckdb.Error):
-                self._write({"home": encode_home(renewed)})
+                self.write({"home": encode_home(renewed)})
 
-    def _write(self, values: dict[str, str]) -> None:
+    def write(self, values: dict[str, str]) -> None:
+        """Replace keys of `wlc.state`, all or nothing."""
         with self.commit_lock:
             if values:
                 self.root.execute("BEGIN")
@@ -414,6 +421,7 @@ def open_shared(
                 if shared.state is not None and read_only:
                     shared.parked_rows(root).refuse(source, f"wlc flush {shlex.quote(source)}")
                 if not read_only:
+                    other_writers.watch(shared)
                     shared.is_stranded = shared.state is not None
                     shared.rescue()
                     shared.renew_home()

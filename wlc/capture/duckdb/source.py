@@ -10,8 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import compensation, digests, packed, probe, repair, schema_change, setup, unpublished
+from wlc.capture.duckdb import (
+    compensation,
+    digests,
+    other_writers,
+    packed,
+    probe,
+    repair,
+    schema_change,
+    setup,
+    unpublished,
+)
 from wlc.capture.duckdb.connecting import create_file
+from wlc.capture.duckdb.other_writers import Doubt
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
 from wlc.capture.duckdb.sites import (
     adoption,
@@ -326,9 +337,9 @@ class DuckDBSource(Source):
                 state = self.require_state()
             try:
                 reached = state.reached()
-                known = snapshot.Known(
-                    digests.read(connection, shared.catalog), digests.read_quick(connection, shared.catalog)
-                )
+                catalog = shared.catalog
+                held, quick = digests.read(connection, catalog), digests.read_quick(connection, catalog)
+                known = snapshot.Known(held, quick, str(self))
                 manifest = snapshot.take(
                     connection,
                     shared.catalog,
@@ -342,6 +353,7 @@ class DuckDBSource(Source):
             finally:
                 connection.execute("ROLLBACK")
         announce_snapshot(database, state)
+        shared.doubt = Doubt()
         if known.is_news:
             self._note_digests(manifest, known)
         return manifest
@@ -441,6 +453,8 @@ class DuckDBSource(Source):
         with shared.reading() as connection:
             waiting = unpublished.count_pending(connection, shared.catalog)
             found = unpublished.bypassed(connection, shared.catalog) if shared.is_master else {}
+            tables = duckdb_catalog.table_names(connection, shared.catalog) if shared.is_master else ()
+        found |= dict.fromkeys(other_writers.changed(shared, (t for t in tables if t not in found)), "has other rows")
         warning = str(shared.away) if shared.is_master and shared.away else None
         return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
 
@@ -451,7 +465,7 @@ class DuckDBSource(Source):
                 connection, catalog, self._shared.work
             )
 
-    def journal_difference(self, published: Path) -> None:
+    def journal_difference(self, published: Path | None) -> None:
         repair.journal_difference(self._shared, published)
 
     def without_commits(self) -> AbstractContextManager[Any]:

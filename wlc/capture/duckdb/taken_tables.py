@@ -26,7 +26,7 @@ class SeenTable(CapturedTable):
     @classmethod
     def of(cls, table: CapturedTable, seen: str) -> SeenTable:
         """Return a table that is read elsewhere."""
-        return cls(table.id, table.catalog, table.name, table.layout, table.keys, table.has_rowid, seen)
+        return cls(table.id, table.catalog, table.name, table.layout, table.keys, table.has_rowid, seen=seen)
 
     @property
     def sql(self) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
 from wlc.dialect.postgres import connection as connections
+from wlc.dialect.postgres.session import pinning_sql
 from wlc.dialect.postgres.url import without_password
-from wlc.dialect.sql import literal
 from wlc.farm.errors import UnavailableError
 from wlc.farm.read_ahead import one_ahead
 
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.connection import Connection
 
 _NAME = "dbfarm"
+_SETTINGS = {
+    # All names are qualified, also those that the server writes.
+    "search_path": "pg_catalog, pg_temp",
+    # The server keeps how far its log was published apart from our state, and writes it at once.
+    "synchronous_commit": "on",
+}
 # Blocks that fit into a processor's cache are taken apart faster.
 _BLOCK_BYTES = str(4 << 20)
 
@@ -32,16 +41,7 @@ def connect(url: str, *, replication: bool = False) -> Connection:
         url: `postgresql://user@host/database`; libpq's variables and password file fill in what it leaves out.
         replication: Speak the replication protocol, which knows few statements and no others.
     """
-    if replication:
-        return connections.connect(url, name=_NAME, replication="database")
-    connection = connections.connect(url, name=_NAME)
-    try:
-        with talking(url):
-            connections.set_up(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return connections.connect(url, name=_NAME, settings=_SETTINGS, replication=replication)
 
 
 class ArrowReader:
@@ -56,10 +56,10 @@ class ArrowReader:
 
         self._url = url
         try:
-            self._connection = adbc.connect(connections.lasting(url))
+            self._connection = adbc.connect(_unquoted(connections.lasting(url)))
             self._cursor = self._connection.cursor()
-            for name, value in connections.SESSION.items():
-                self._cursor.execute(f"SET {name} = {literal(value)}")
+            self._cursor.execute(pinning_sql(_SETTINGS))
+            self._cursor.fetchall()
             self._connection.commit()
         except adbc.Error as error:
             where = without_password(url)
@@ -112,6 +112,12 @@ class ArrowReader:
         except OSError as error:
             # What fails in the middle of an answer has no code.
             raise connections.translated(without_password(self._url), _first_line(error), "") from error
+
+
+def _unquoted(conninfo: str) -> str:
+    """Let the Arrow driver find types by their names while it connects."""
+    given = conninfo_to_dict(conninfo).get("options") or os.environ.get("PGOPTIONS", "")
+    return make_conninfo(conninfo, options=f"{given} -c quote_all_identifiers=off".strip())
 
 
 def talking(url: str) -> AbstractContextManager[None]:

@@ -54,6 +54,27 @@ BEGIN
         ELSE CASE WHEN found.typlen = -1 AND found.typelem <> 0 THEN wlc.shape(found.typelem) END END;
 END $$;
 
+-- Whether the text of a value changes with what the value names (regclass), although nobody writes the row. The server
+-- says so of its own types: their output is not immutable. What else that depends on is a setting, which is pinned.
+CREATE FUNCTION wlc.follows_catalog(type oid) RETURNS boolean LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE found pg_type;
+BEGIN
+    SELECT * INTO found FROM pg_type WHERE pg_type.oid = type;
+    IF found.typlen = -1 AND found.typelem <> 0 THEN
+        RETURN wlc.follows_catalog(found.typelem);
+    END IF;
+    RETURN CASE found.typtype
+        WHEN 'b' THEN type < 16384 AND found.typname NOT IN ('date', 'interval', 'money', 'timestamp', 'timestamptz')
+            AND EXISTS (SELECT FROM pg_proc WHERE pg_proc.oid = found.typoutput AND provolatile <> 'i')
+        WHEN 'c' THEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = found.typrelid AND attnum > 0
+            AND NOT attisdropped AND wlc.follows_catalog(atttypid))
+        WHEN 'd' THEN wlc.follows_catalog(found.typbasetype)
+        WHEN 'r' THEN wlc.follows_catalog((SELECT rngsubtype FROM pg_range WHERE rngtypid = type))
+        WHEN 'm' THEN wlc.follows_catalog((SELECT rngsubtype FROM pg_range WHERE rngmultitypid = type))
+        ELSE false END;
+END $$;
+
 -- Whether a relation is a table that is replicated.
 CREATE FUNCTION wlc.is_captured(relation oid) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
@@ -64,10 +85,8 @@ SET search_path = pg_catalog, pg_temp AS $$
             AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
 $$;
 
--- Everything about a table that a replica needs, in text forms that do not depend on the settings of whoever asks.
-CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
-SET bytea_output = 'hex' AS $$
+-- Everything about a table that a replica needs. Its texts depend on settings, which all sessions and event triggers pin.
+CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT jsonb_build_object(
         'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
         'columns', coalesce((
@@ -163,7 +182,8 @@ CREATE FUNCTION wlc.is_running() RETURNS boolean LANGUAGE sql SET search_path = 
     SELECT EXISTS (SELECT FROM wlc.pending WHERE what = 'run')
 $$;
 
--- Refuse a table that replicas cannot hold: DuckDB does not tell upper case from lower case, and needs a column.
+-- Refuse a table that replicas cannot hold: DuckDB does not tell upper case from lower case, and needs a column. Values that
+-- change with a name have no images in the log that replicas could find again.
 CREATE FUNCTION wlc.refuse(relation oid, new jsonb) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE other text;
@@ -175,6 +195,13 @@ BEGIN
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = relation AND attgenerated = 'v' AND NOT attisdropped) THEN
         RAISE EXCEPTION 'table % cannot be replicated: PostgreSQL changes no rows of a published table with a virtual'
             ' generated column', relation::regclass USING HINT = 'make it GENERATED ALWAYS AS (…) STORED, or a view';
+    END IF;
+    SELECT quote_ident(attname) INTO other FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
+        AND wlc.follows_catalog(atttypid) ORDER BY attnum LIMIT 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'table % cannot be replicated: values of column % change with the names of what they refer to',
+            relation::regclass, other USING HINT = format('ALTER TABLE %s ALTER COLUMN %s TYPE text; or leave the table out'
+            ' with wlc master --tables', relation::regclass, other);
     END IF;
     SELECT string_agg(quote_ident(c->>'name'), ' and ') INTO other FROM jsonb_array_elements(new->'columns') c
         GROUP BY lower(c->>'name') HAVING count(*) > 1;

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict
 
+from wlc.dialect.postgres.session import FORMS
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal, quote
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _PREPARED = "dbfarm: prepared by wlc master --print-sql, version"
 _SCRIPTS = ("tables.sql", "functions.sql", "access.sql", "start_finish.sql")
+# Event triggers run in sessions of users.
+_EVENTS = ("on_ddl", "on_drop", "on_rewrite")
 _HEAD = """\
 -- Prepares a database for `wlc master {url}`: run it once, in that database, as a superuser.
 -- Afterwards the role {role} needs no superuser to publish it, to stop, and to begin again.
@@ -46,7 +49,12 @@ END $$;
 
 def script() -> str:
     """Return the statements that create tables and functions, in place of earlier ones."""
-    return REMOVE + "".join(_text(name) for name in _SCRIPTS)
+    pinned = (
+        f"ALTER FUNCTION wlc.{event}() SET {name} = {literal(value)};\n"
+        for event in _EVENTS
+        for name, value in FORMS.items()
+    )
+    return REMOVE + "".join((*map(_text, _SCRIPTS), *pinned))
 
 
 def for_role(url: str) -> str:

@@ -435,7 +435,7 @@ class PostgresSource(Source):
                 return f"nothing is published: {problem}; {_AGAIN.format(self)}"
             return retention_warning(self.connection, self.slot_state, state.name, str(self))
 
-    def journal_difference(self, published: Path) -> None:  # noqa: ARG002 -- there is no journal
+    def journal_difference(self, published: Path | None) -> None:  # noqa: ARG002 -- there is no journal
         check_repair(self.url)
 
     def without_commits(self) -> AbstractContextManager[None]:

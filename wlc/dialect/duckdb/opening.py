@@ -40,6 +40,14 @@ def wal_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.wal")
 
 
+def has_log(file: Path) -> bool:
+    """Say whether something is not yet moved into a file."""
+    try:
+        return wal_of(file).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
 def alone(file: str | os.PathLike[str]) -> Iterator[None]:
     """Lock the folder of a database file while the file is opened or closed; other processes wait for a moment.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.model import Manifest, SequencePosition, SnapshotTable, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
     import duckdb
@@ -35,11 +36,13 @@ class Known:
     Attributes:
         quick: Sums of DuckDB's own hash of a row, see `digest_sql.sum_quickly`. They cost a tenth of a digest. DuckDB
             may change its hash in any version, so an equal sum only proves that nothing changed.
+        source: The master, as its user names it.
         is_news: `held` read tables whose digest or quick sum was not known; `quick` has them now.
     """
 
     digests: Mapping[Name, Digest] = field(default_factory=dict)
     quick: dict[Name, int] = field(default_factory=dict)
+    source: str = "SOURCE"
     is_news: bool = False
 
     def held(self, connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
@@ -102,7 +105,7 @@ def take(
         if changed := differing(held, known.digests):
             # The log does not lead to these rows: a snapshot of them would contradict it.
             message = f"rows of {', '.join(map(str, changed))} were changed without wlc.connect"
-            raise UnsupportedError(message, hint="wlc repair publishes the difference")
+            raise UnsupportedError(message, hint=f"wlc repair {shlex.quote(known.source)}")
         # Sequences are not transactional: read last, they are never behind the rows that were copied.
         sequences = catalogs.sequences(connection, catalog)
         manifest = Manifest(
@@ -135,11 +138,14 @@ def _select(catalog: str, name: Name, layout: Layout) -> str:
     return f"SELECT {', '.join(columns)} FROM {quote(catalog)}.{name.sql}"
 
 
-def digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """Read every user table as the open transaction sees it, and return what it holds."""
+def digests(
+    connection: duckdb.DuckDBPyConnection, catalog: str, only: Collection[Name] | None = None
+) -> dict[Name, Digest]:
+    """Read user tables, all or some, as the open transaction sees them, and return what they hold."""
     return {
         name: sum_rows(connection, layout, f"{quote(catalog)}.{name.sql}", store_sql)
         for name, layout in catalogs.tables(connection, catalog).items()
+        if only is None or name in only
     }
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from wlc.dialect.postgres.session import pinning_sql
 from wlc.dialect.postgres.url import without_password, without_secrets
-from wlc.dialect.sql import literal
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:
@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
 Connection = psycopg.Connection[Any]
 
-# Values are read and written as text, in one form whatever the settings of the server and the role are. A statement may
-# take as long as it takes.
-SESSION: Mapping[str, str] = {
-    "DateStyle": "ISO, YMD",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    # A statement fails where row security would hide rows from it.
-    "row_security": "off",
-    "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-}
 _CONNECT_S = "10"
 # A connection that rests between two beats: routers forget it after some minutes, and a server may be gone.
 _KEEPALIVE: Mapping[str, str] = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
@@ -50,26 +37,42 @@ _OUTAGES = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
 _FORBIDDEN = "42501"
 
 
-def connect(url: str, *, name: str, shown: str | None = None, **more: Any) -> Connection:
+def connect(
+    url: str, *, name: str, settings: Mapping[str, str], shown: str | None = None, replication: bool = False
+) -> Connection:
     """Connect. Every statement is its own transaction unless one is begun.
 
     Args:
         url: What libpq takes; its variables and password file fill in what is left out.
         name: Name of the program, which the server's DBA sees.
+        settings: Of the session, beside `session.PINNED`.
         shown: The URL in messages; `url` without its password if omitted.
-        **more: Further parameters of libpq and psycopg.
+        replication: Speak the replication protocol, which knows simple statements only.
 
     Raises:
         UnavailableError: The server cannot be reached.
-        InvalidError: The URL is malformed, or the server refuses the user, the password or the database.
+        InvalidError: The URL is malformed, or the server refuses the user, the password, the database or a setting.
     """
+    shown = shown or without_password(url)
     try:
-        defaults: dict[str, Any] = {"fallback_application_name": name, "client_encoding": "utf8"}
+        defaults: dict[str, Any] = {"fallback_application_name": name}
+        if replication:
+            defaults["replication"] = "database"
         if "connect_timeout" not in conninfo_to_dict(url) and "PGCONNECT_TIMEOUT" not in os.environ:
             defaults["connect_timeout"] = _CONNECT_S
-        return psycopg.connect(lasting(url), autocommit=True, **defaults, **more)
+        connection = psycopg.connect(lasting(url), autocommit=True, **defaults)
     except psycopg.Error as error:
-        raise _connecting_error(url, shown or without_password(url), error) from error
+        raise _connecting_error(url, shown, error) from error
+    try:
+        listing = (
+            f"psql {shlex.quote(shown)} -c '\\drds' lists who has it; a superuser runs ALTER DATABASE or ROLE … RESET"
+        )
+        with talking(shown, privileges=listing):
+            connection.execute(pinning_sql(settings).encode())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def lasting(url: str) -> str:
@@ -80,13 +83,6 @@ def lasting(url: str) -> str:
     """
     given = conninfo_to_dict(url)
     return make_conninfo(url, **{name: value for name, value in _KEEPALIVE.items() if name not in given})
-
-
-def set_up(connection: Connection, more: Mapping[str, str] | None = None) -> None:
-    """Give the session the settings that everything here relies on, and more."""
-    settings = {**SESSION, **(more or {})}
-    listed = ", ".join(f"set_config({literal(name)}, {literal(value)}, false)" for name, value in settings.items())
-    connection.execute(f"SELECT {listed}".encode())
 
 
 @contextmanager

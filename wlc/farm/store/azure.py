@@ -6,12 +6,18 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from azure.core import MatchConditions
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    DeserializationError,
+    HttpResponseError,
+    ResourceNotFoundError,
+)
 from azure.storage.blob import BlobPrefix, ContainerClient
 
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.retry import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_ATTEMPTS
-from wlc.farm.store.bucket import STAMP, BucketStore, ObjectHead
+from wlc.farm.store.bucket import STAMP, BucketStore, NoAnswerError, ObjectHead, reason_of
 from wlc.farm.store.contract import StoredObject, StoredObjects
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ _CREDENTIALS = (
     " AZURE_STORAGE_SAS_TOKEN; with the name alone and azure-identity, the login of the machine or of `az` is used."
 )
 _LOGIN = ("connection_string", "account_name", "account_key", "sas_token")
+_REQUEST = "x-ms-request-id"
 _EXISTS = {"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"}
 
 
@@ -90,7 +97,11 @@ class AzureStore(BucketStore):
                     entries.append(StoredObject(path, item.size, item.last_modified))
             return entries, folders
 
-        return self._do("", pages)
+        try:
+            return self._do("", pages)
+        except AttributeError:
+            # The client looks for the parts of a listing in any XML.
+            self._raise(NoAnswerError("", "XML", "a listing"), "")
 
     def _head(self, path: str) -> ObjectHead | None:
         try:
@@ -129,6 +140,7 @@ class AzureStore(BucketStore):
             "initial_backoff": 1,
             "increment_base": 2,
             "random_jitter_range": 1,
+            "raw_response_hook": _prove,
         }
         if given["connection_string"]:
             return ContainerClient.from_connection_string(given["connection_string"], self.bucket, **timing)
@@ -154,13 +166,14 @@ class AzureStore(BucketStore):
 
     def _raise(self, error: Exception, path: str) -> NoReturn:
         where = f"{self.url}/{path}" if path else self.url
-        status, code = self._status(error), _code(error) or type(error).__name__
+        status, code = self._status(error), _code(error) or reason_of(error)
         if self._is_no_bucket(error):
             hint = "Create it, or check its name and the account."
             raise InvalidError(f"there is no container {self.bucket!r}", hint=hint, path=where) from error
         if isinstance(error, ResourceNotFoundError):
             raise self.missing(path) from error
         is_login = isinstance(error, (ClientAuthenticationError, ValueError))
+        is_login &= not isinstance(error, DeserializationError)
         if status in ("401", "403") or is_login or "Credential" in code or "Authentic" in code:
             self._opened = None  # Credentials are looked up again.
             raise InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where) from error
@@ -168,6 +181,13 @@ class AzureStore(BucketStore):
             raise InvalidError(f"{where}: the request was refused ({code})", hint=_CREDENTIALS, path=where) from error
         message = f"{where}: no answer from the store ({code})"
         raise UnavailableError(message, hint="Check the network, then try again.", path=where) from error
+
+
+def _prove(answer: Any) -> None:
+    """Refuse an answer without the number that the service gives every request."""
+    found = answer.http_response
+    if _REQUEST not in found.headers:
+        raise NoAnswerError(found.status_code, found.headers.get("Content-Type"), _REQUEST)
 
 
 def _is_folder(item: BlobProperties) -> bool:

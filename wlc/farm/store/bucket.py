@@ -22,6 +22,21 @@ STAMP = "wlc-attempt"
 Answer = TypeVar("Answer")
 
 
+def reason_of(error: Exception) -> str:
+    """Say why there was no answer, without the texts of drivers, which can hold credentials."""
+    return str(error) if isinstance(error, NoAnswerError) else type(error).__name__
+
+
+class NoAnswerError(OSError):
+    """Something else than the service answered, such as a proxy's login page: the outcome is unknown.
+
+    Every answer proves itself before its store believes it.
+    """
+
+    def __init__(self, status: object, content_type: object, lacks: str) -> None:
+        super().__init__(f"what answered is no store: {status} {str(content_type or '')[:40]} without {lacks}")
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
     """What a service says of an object without sending it.

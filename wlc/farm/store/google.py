@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import quote
@@ -23,11 +24,11 @@ from google.oauth2 import service_account
 
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.retry import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_ATTEMPTS, longer
-from wlc.farm.store.bucket import STAMP, Answer, BucketStore, ObjectHead
+from wlc.farm.store.bucket import STAMP, Answer, BucketStore, NoAnswerError, ObjectHead, reason_of
 from wlc.farm.store.contract import StoredObject, StoredObjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
 _ENDPOINT = "https://storage.googleapis.com"
@@ -36,6 +37,10 @@ _CREDENTIALS = (
     "Set GOOGLE_APPLICATION_CREDENTIALS to a service account's file, or type: gcloud auth application-default login;"
     " or add --storage-option credentials_file=… to the command."
 )
+# Kinds of answers, and what is wanted of a listing.
+_OBJECT, _LISTING = "storage#object", "storage#objects"
+_FIELDS = "items(name,size,updated),prefixes,nextPageToken"
+_GENERATION = "x-goog-generation"
 _TRANSIENT = {"", "429", "500", "502", "503", "504"}
 _CHUNK_BYTES = 1 << 20
 
@@ -56,8 +61,8 @@ class GoogleStore(BucketStore):
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         def get() -> tuple[bytes, str]:
             with self._get(path) as answer:
-                self.refuse_oversized(path, int(answer.headers.get("Content-Length", 0)))
-                return answer.content, answer.headers["x-goog-generation"]
+                self.refuse_oversized(path, int(answer.headers["Content-Length"]))
+                return answer.content, answer.headers[_GENERATION]
 
         return self._do(path, lambda: self._tried(get))
 
@@ -67,7 +72,7 @@ class GoogleStore(BucketStore):
         def download() -> None:
             size = 0
             with self._get(path) as answer, file.open("wb") as target:
-                self.refuse_more(path, int(answer.headers.get("Content-Length", 0)), bytes_max)
+                self.refuse_more(path, int(answer.headers["Content-Length"]), bytes_max)
                 for chunk in answer.iter_content(_CHUNK_BYTES):
                     self.refuse_more(path, size := size + len(chunk), bytes_max)
                     target.write(chunk)
@@ -81,7 +86,7 @@ class GoogleStore(BucketStore):
 
     def delete(self, path: str) -> None:
         try:
-            self._tried(lambda: self._ask("DELETE", self._object(path)))
+            self._tried(lambda: _prove_deleted(self._ask("DELETE", self._object(path))))
         except self.driver_errors as error:
             if self._status(error) != "404":
                 self._raise(error, path)
@@ -90,13 +95,13 @@ class GoogleStore(BucketStore):
         return self.url, self._endpoint
 
     def _listed(self, prefix: str, *, recursive: bool, after: str = "") -> tuple[StoredObjects, Sequence[str]]:
-        wanted = {"prefix": self._below(prefix), "fields": "items(name,size,updated),prefixes,nextPageToken"}
+        wanted = {"prefix": self._below(prefix), "fields": f"kind,{_FIELDS}"}
         wanted |= {} if recursive else {"delimiter": "/"}
         wanted |= {"startOffset": self._below(after)} if after else {}
         entries: StoredObjects = []
         folders: list[str] = []
         while True:
-            page = self._do("", lambda: self._tried(lambda: self._ask("GET", self._objects, params=wanted).json()))
+            page = self._do("", lambda: self._tried(lambda: self._page(wanted)))
             for item in page.get("items", ()):
                 path = self._name(item["name"])
                 # `startOffset` itself is listed, too.
@@ -107,9 +112,12 @@ class GoogleStore(BucketStore):
                 return entries, folders
             wanted["pageToken"] = page["nextPageToken"]
 
+    def _page(self, wanted: Mapping[str, str]) -> dict[str, Any]:
+        return self._ask_of(_LISTING, "GET", self._objects, params=wanted)
+
     def _head(self, path: str) -> ObjectHead | None:
         try:
-            found = self._tried(lambda: self._ask("GET", self._object(path)).json())
+            found = self._tried(lambda: self._ask_of(_OBJECT, "GET", self._object(path)))
         except self.driver_errors as error:
             if self._status(error) == "404":
                 return None
@@ -120,14 +128,15 @@ class GoogleStore(BucketStore):
         about = json.dumps({"name": self._key(path), "metadata": {STAMP: stamp}}).encode()
 
         def upload() -> str:
-            answer = self._ask(
+            answer = self._ask_of(
+                _OBJECT,
                 "POST",
                 f"/upload{self._objects}",
                 params={"uploadType": "multipart", "ifGenerationMatch": version or "0"},
                 data=_Upload(about, data, boundary=stamp),
                 headers={"Content-Type": f"multipart/related; boundary={stamp}"},
             )
-            return str(answer.json()["generation"])
+            return str(answer["generation"])
 
         return self._tried(upload)
 
@@ -142,12 +151,35 @@ class GoogleStore(BucketStore):
         return f"{self._objects}/{quote(self._key(path), safe='')}"
 
     def _get(self, path: str) -> requests.Response:
-        return self._ask("GET", self._object(path), params={"alt": "media"}, stream=True)
+        answer = self._asked("GET", self._object(path), params={"alt": "media"}, stream=True)
+        if _is_refusal(answer):
+            # That of a download is a text. What is known of the object comes with a proof.
+            self._ask("GET", self._object(path))
+            raise _no_answer(answer, _GENERATION)
+        answer.raise_for_status()
+        for name in (_GENERATION, "Content-Length"):
+            if name not in answer.headers:
+                raise _no_answer(answer, name)
+        return answer
+
+    def _ask_of(self, kind: str, method: str, place: str, **wanted: Any) -> dict[str, Any]:
+        """Return the answer to a request, which is of this kind."""
+        answer = self._ask(method, place, **wanted)
+        if (found := _json(answer)).get("kind") != kind:
+            raise _no_answer(answer, kind)
+        return found
 
     def _ask(self, method: str, place: str, **wanted: Any) -> requests.Response:
-        url, timeout = f"{self._endpoint}{place}", (CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
-        answer: requests.Response = self._session.request(method, url, timeout=timeout, **wanted)
+        answer = self._asked(method, place, **wanted)
+        if _is_refusal(answer) and "error" not in _json(answer):
+            raise _no_answer(answer, "the error in JSON")
         answer.raise_for_status()
+        return answer
+
+    def _asked(self, method: str, place: str, **wanted: Any) -> requests.Response:
+        url, timeout = f"{self._endpoint}{place}", (CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
+        # The service answers itself.
+        answer: requests.Response = self._session.request(method, url, timeout=timeout, allow_redirects=False, **wanted)
         return answer
 
     def _tried(self, ask: Callable[[], Answer]) -> Answer:
@@ -205,7 +237,7 @@ class GoogleStore(BucketStore):
             raise InvalidError(f"no permission for {where} ({reason})", hint=_CREDENTIALS, path=where) from error
         if status in self.refused:
             raise InvalidError(f"{where}: the request was refused ({status})", hint=_CREDENTIALS, path=where) from error
-        message = f"{where}: no answer from the store ({status or type(error).__name__})"
+        message = f"{where}: no answer from the store ({status or reason_of(error)})"
         raise UnavailableError(message, hint="Check the network, then try again.", path=where) from error
 
     def _is_bucket_there(self) -> bool:
@@ -214,6 +246,29 @@ class GoogleStore(BucketStore):
         except self.driver_errors as error:
             return self._status(error) != "404"
         return True
+
+
+def _is_refusal(answer: requests.Response) -> bool:
+    return HTTPStatus.BAD_REQUEST <= answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _json(answer: requests.Response) -> dict[str, Any]:
+    """Return the object that is the answer, {} if it is something else."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _prove_deleted(answer: requests.Response) -> None:
+    # The usual emulator says null.
+    if answer.status_code != HTTPStatus.NO_CONTENT and answer.text.strip() != "null":
+        raise _no_answer(answer, "the status 204")
+
+
+def _no_answer(answer: requests.Response, lacks: str) -> NoAnswerError:
+    return NoAnswerError(answer.status_code, answer.headers.get("Content-Type"), lacks)
 
 
 class _Upload:

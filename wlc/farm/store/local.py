@@ -7,17 +7,28 @@ import fcntl
 import hashlib
 import os
 import secrets
-import shutil
 import stat
 import time
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.paths import check_relative
+from wlc.farm.store.beneath import (
+    LinkError,
+    enter,
+    link_file,
+    look,
+    open_file,
+    open_folder,
+    readable,
+    synchronize_folder,
+    write_file,
+)
 from wlc.farm.store.contract import AlreadyExistsError, Store, StoredObject, StoredObjects
 
 if TYPE_CHECKING:
@@ -41,62 +52,65 @@ class LocalStore(Store):
         self._is_durable = True
 
     def read(self, path: str) -> bytes:
-        with self._translated(path):
-            data = self._bytes(path)
-        self._was_there = True
-        return data
+        with self._translated(path), self._beside(path) as (folder, _):
+            return self._bytes(folder, path)
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         data = self.read(path)
         return data, _version(data)
 
     def fetch(self, path: str, bytes_max: int | None = None) -> Path:
-        if not self.exists(path):
-            raise self.missing(path)
-        file = self._file(path)
         with self._translated(path):
-            self.refuse_more(path, file.stat().st_size, bytes_max)
-        return file
+            found = self._status(path)
+            if found is None or not stat.S_ISREG(found.st_mode):
+                raise self.missing(path)
+            self.refuse_more(path, found.st_size, bytes_max)
+        return self.root / path
 
     def release(self, file: Path) -> None:
         """Keep a file that is the object itself."""
         if file in self._staged:
             self._staged.discard(file)
-            file.unlink(missing_ok=True)
+            with suppress(FileNotFoundError), self._beside(file.relative_to(self.root).as_posix()) as (folder, name):
+                os.unlink(name, dir_fd=folder)
 
     def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
-        folder = self.root / prefix.rpartition("/")[0]
-        with self._translated(prefix):
-            entries = _files(self.root, folder, prefix, recursive=recursive)
+        at = prefix.rpartition("/")[0]
+        with self._translated(prefix), suppress(FileNotFoundError, NotADirectoryError), self._folder(at) as folder:
+            entries = _files(folder, at, prefix, recursive=recursive)
             return sorted(entry for entry in entries if entry.path > after)
+        return []
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        folder = self.root / prefix
-        with self._translated(prefix):
-            return sorted(found.name for found in folder.iterdir() if found.is_dir()) if folder.is_dir() else []
+        at = prefix.rstrip("/")
+        with self._translated(prefix), suppress(FileNotFoundError, NotADirectoryError), self._names(at) as found:
+            # A link to a folder is one of them: it can be the root of another store.
+            return sorted(item.name for item in found if item.is_dir())
+        return []
 
     def exists(self, path: str) -> bool:
-        self._was_there = self._was_there or self.root.is_dir()
         with self._translated(path):
-            return self._file(path).is_file()
+            found = self._status(path)
+            return found is not None and stat.S_ISREG(found.st_mode)
 
     def create(self, path: str, data: bytes | Path) -> None:
-        target = self._file(path)
         with self._translated(path):
             if isinstance(data, Path) and data in self._staged:
-                self._link(data, target, path)
+                with self._beside(path) as (folder, _):
+                    self._link(folder, data.name, path)
                 self.release(data)
                 return
-            with self._temporary(target, data) as temporary:
-                self._link(temporary, target, path)
-                self._synchronize(target.parent)
+            with self._temporary(path, data) as (folder, temporary):
+                self._link(folder, temporary, path)
+                self._synchronize(folder)
 
-    def _link(self, temporary: Path, target: Path, path: str) -> None:
+    def _link(self, folder: int, temporary: str, path: str) -> None:
+        name = path.rpartition("/")[2]
         try:
-            os.link(temporary, target)
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             # A network file system can lose the answer to a link that it made.
-            if not _is_same_file(temporary, target):
+            if not _is_same_file(folder, temporary, path):
                 if isinstance(error, FileExistsError):
                     raise self.already_exists(path) from error
                 if error.errno in _NO_LINKS:
@@ -104,18 +118,17 @@ class LocalStore(Store):
                 raise
 
     def stage(self, path: str, data: bytes | Path) -> Path:
-        target = self._file(path)
         with self._translated(path):
             # Two farms must not share a file.
-            file = self._write_beside(target, data, links=False)
+            folder, name = self._write_beside(path, data, links=False)
+            os.close(folder)
+        file = (self.root / path).with_name(name)
         self._staged.add(file)
         return file
 
     def settle(self, path: str) -> None:
-        folder = self._file(path).parent
-        with self._translated(path):
-            if folder.is_dir():
-                synchronize(folder)
+        with self._translated(path), suppress(FileNotFoundError), self._beside(path) as (folder, _):
+            synchronize_folder(folder)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
         if version is None:
@@ -125,58 +138,66 @@ class LocalStore(Store):
             except AlreadyExistsError as error:
                 raise self.conflict(path) from error
             return _version(data)
-        target = self._file(path)
-        with self._translated(path), self._locked(target):
-            if not target.exists() or _version(self._bytes(path)) != version:
+        with self._translated(path), self._locked(path) as (folder, name):
+            if look(folder, path) is None or _version(self._bytes(folder, path)) != version:
                 raise self.conflict(path)
-            with self._temporary(target, data) as temporary:
-                temporary.replace(target)
-            self._synchronize(target.parent)
+            with self._temporary(path, data) as (beside, temporary):
+                os.replace(temporary, name, src_dir_fd=beside, dst_dir_fd=folder)
+            self._synchronize(folder)
         return _version(data)
 
     def delete(self, path: str) -> None:
-        target = self._file(path)
         with self._translated(path):
-            if not os.path.lexists(target):
+            if self._status(path) is None:
                 return
-            was_there = (target.parent / _LOCK).exists()
+            was_there = self._status(_lock_of(path)) is not None
             # Without the lock, a change that was just compared could take the place of an object created anew.
-            with self._locked(target, is_needed=False) as lock:
-                target.unlink(missing_ok=True)
-                if not was_there:
-                    # It would keep the folder; whoever waits for it notices that it is gone.
-                    lock.unlink(missing_ok=True)
-            _remove_empty_folders(target.parent, self.root)
+            with self._locked(path, is_needed=False) as (folder, name):
+                for unneeded in (name,) if was_there else (name, _LOCK):
+                    # A lock would keep the folder; whoever waits for it notices that it is gone.
+                    with suppress(FileNotFoundError):
+                        os.unlink(unneeded, dir_fd=folder)
+            self._remove_empty_folders(path)
+
+    def _remove_empty_folders(self, path: str) -> None:
+        while path := path.rpartition("/")[0]:
+            try:
+                with self._beside(path) as (folder, name):
+                    os.rmdir(name, dir_fd=folder)
+            except OSError:
+                return
 
     @contextmanager
-    def _locked(self, target: Path, *, is_needed: bool = True) -> Iterator[Path]:
+    def _locked(self, path: str, *, is_needed: bool = True) -> Iterator[tuple[int, str]]:
         """Hold the lock of an object's folder exclusively; the kernel releases it when the process dies.
 
         Args:
-            target: The object.
+            path: The object.
             is_needed: Whether to fail where the lock cannot be made; on a full disk objects can still be deleted.
+
+        Returns:
+            The folder, open, and the object's name in it.
         """
-        lock = target.parent / _LOCK
         while True:
-            self._make_folder(target.parent)
-            try:
-                descriptor = _open_lock(lock)
-            except FileNotFoundError:
-                # Another process deleted the last object of the folder, and the folder with it, in between.
-                continue
-            except OSError as error:
-                if is_needed or error.errno not in _FULL:
-                    raise
-                # Nobody else can have made it either.
-                yield lock
-                return
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if _is_still(lock, descriptor):
-                    yield lock
+            with self._beside(path, makes=True) as (folder, name):
+                try:
+                    descriptor = _open_lock(folder, path)
+                except FileNotFoundError:
+                    # Another process deleted the last object of the folder, and the folder with it, in between.
+                    continue
+                except OSError as error:
+                    if is_needed or error.errno not in _FULL:
+                        raise
+                    # Nobody else can have made it either.
+                    yield folder, name
                     return
-            finally:
-                os.close(descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    if _is_still(folder, _lock_of(path), descriptor):
+                        yield folder, name
+                        return
+                finally:
+                    os.close(descriptor)
 
     def prepare(self) -> None:
         with self._translated(""):
@@ -188,23 +209,72 @@ class LocalStore(Store):
         tested._is_durable = False
         super(LocalStore, tested).probe()
 
-    def _synchronize(self, path: Path) -> None:
+    def _synchronize(self, folder: int) -> None:
         if self._is_durable:
-            synchronize(path)
+            synchronize_folder(folder)
 
     def sweep(self, age_s: float) -> None:
         before = time.time() - age_s
-        for file in self.root.rglob(".*.tmp"):
-            with self._translated(file.name), suppress(FileNotFoundError):
-                if file.stat().st_mtime < before:
-                    file.unlink()
+        with self._translated(""), suppress(FileNotFoundError), self._folder("") as root:
+            for at, _, names, folder in os.fwalk(".", dir_fd=root):
+                for name in names:
+                    if name.startswith(".") and name.endswith(".tmp"):
+                        with self._translated(f"{at}/{name}".removeprefix("./")), suppress(FileNotFoundError):
+                            _remove_old(folder, name, before)
 
-    def _file(self, path: str) -> Path:
-        return self.root / check_relative(path, self.url)
+    @contextmanager
+    def _folder(self, path: str) -> Iterator[int]:
+        folder = self._opened(path and check_relative(path, self.url))
+        try:
+            yield folder
+        finally:
+            os.close(folder)
 
-    def _bytes(self, path: str) -> bytes:
+    def _opened(self, path: str, *, makes: bool = False) -> int:
+        """Open a folder of the store, which is created, durably, if it `makes` what is missing.
+
+        The store's own folder is not created again if it was there before: somebody moved it away, or its disk is not
+        mounted, and a second one in its place would split the farm.
+        """
+        try:
+            folder = open_folder(self.root, path, makes=makes)
+        except FileNotFoundError:
+            if self._was_there or not makes:
+                raise
+            _make_folder(self.root)
+            folder = open_folder(self.root, path, makes=makes)
+        self._was_there = True
+        return folder
+
+    @contextmanager
+    def _beside(self, path: str, *, makes: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder of an object; give it with the object's name in it."""
+        at, _, name = check_relative(path, self.url).rpartition("/")
+        folder = self._opened(at, makes=makes)
+        try:
+            yield folder, name
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def _names(self, path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with self._folder(path) as folder:
+            descriptor = readable(folder)
+            try:
+                with os.scandir(descriptor) as found:
+                    yield found
+            finally:
+                os.close(descriptor)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        """Return what is known of a file, None if there is none."""
+        with suppress(FileNotFoundError, NotADirectoryError), self._beside(path) as (folder, _):
+            return look(folder, path)
+        return None
+
+    def _bytes(self, folder: int, path: str) -> bytes:
         # A pipe or a device in the place of a file would block, or never end.
-        descriptor = os.open(self._file(path), os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_file(folder, path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             found = os.fstat(descriptor)
             if stat.S_ISDIR(found.st_mode):
@@ -219,45 +289,50 @@ class LocalStore(Store):
             os.close(descriptor)
 
     @contextmanager
-    def _temporary(self, target: Path, data: bytes | Path) -> Iterator[Path]:
-        """Write `data` durably beside `target`, and remove it afterwards."""
-        temporary = self._write_beside(target, data)
+    def _temporary(self, path: str, data: bytes | Path) -> Iterator[tuple[int, str]]:
+        """Write `data` durably beside the object, give the folder and the name, and remove the file afterwards."""
+        folder, temporary = self._write_beside(path, data)
         try:
-            yield temporary
+            yield folder, temporary
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            os.close(folder)
 
-    def _write_beside(self, target: Path, data: bytes | Path, *, links: bool = True) -> Path:
-        """Write `data` durably to a temporary file beside `target`, readable as the umask allows."""
-        temporary = target.parent / f".{secrets.token_hex(16)}.tmp"
-        try:
-            for attempt in (1, 2):
-                self._make_folder(target.parent)
-                try:
-                    if not (links and isinstance(data, Path) and _link(data, temporary)):
-                        _write(temporary, data)
-                    self._synchronize(temporary)
-                    break
-                except FileNotFoundError:
-                    # Another process deleted the last object of the folder, and the folder with it, in between.
-                    if attempt == 2 or (isinstance(data, Path) and not data.exists()):
-                        raise
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        return temporary
+    def _write_beside(self, path: str, data: bytes | Path, *, links: bool = True) -> tuple[int, str]:
+        """Write `data` durably to a temporary file in the object's folder, readable as the umask allows.
 
-    def _make_folder(self, folder: Path) -> None:
-        """Create a folder of the store, durably.
-
-        The store's own folder is not created again if it was there before: somebody moved it away, or its disk is not
-        mounted, and a second one in its place would split the farm.
+        Returns:
+            The folder, open, and the name of the file.
         """
-        if folder != self.root:
-            self._make_folder(folder.parent)
-            _make_one(folder)
-        elif not self._was_there:
-            _make_folder(folder)
+        at = check_relative(path, self.url).rpartition("/")[0]
+        try:
+            return self._written(at, data, links=links)
+        except FileNotFoundError:
+            if isinstance(data, Path) and not data.exists():
+                raise
+            # Another process deleted the last object of the folder, and the folder with it, in between.
+            return self._written(at, data, links=links)
+
+    def _written(self, at: str, data: bytes | Path, *, links: bool) -> tuple[int, str]:
+        temporary = f".{secrets.token_hex(16)}.tmp"
+        folder = self._opened(at, makes=True)
+        try:
+            if links and isinstance(data, Path) and link_file(data, folder, temporary):
+                descriptor = open_file(folder, temporary, os.O_RDONLY)
+            else:
+                descriptor = write_file(folder, temporary, data)
+            try:
+                if self._is_durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            os.close(folder)
+            raise
+        return folder, temporary
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -266,6 +341,8 @@ class LocalStore(Store):
             yield
         except FarmError:
             raise
+        except LinkError as link:
+            raise self._link_found(link) from link
         except FileNotFoundError as error:
             raise self.missing(path) from error
         except PermissionError as error:
@@ -274,6 +351,15 @@ class LocalStore(Store):
             raise InvalidError(f"{where}: {error.strerror}", hint="Choose another path.", path=where) from error
         except OSError as error:
             raise UnavailableError(f"{where}: {error.strerror}", hint="Try again later.", path=where) from error
+
+    def _link_found(self, link: LinkError) -> CorruptError:
+        where = f"{self.url}/{link.path}"
+        target = str(Path(where).parent / link.target)
+        return CorruptError(
+            f"{where} is a symbolic link to {link.target}; links inside of a farm or a lake are not followed",
+            hint=f"rm {quote(where)}, and if it is yours: cp -a {quote(target)} {quote(where)}",
+            path=where,
+        )
 
     def refusal(self, defect: str) -> UnsupportedError:
         return UnsupportedError(
@@ -287,35 +373,13 @@ def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _write(file: Path, data: bytes | Path) -> None:
-    if isinstance(data, Path):
-        # The kernel moves the bytes.
-        shutil.copyfile(data, file)
-    else:
-        file.write_bytes(data)
-
-
-def _link(data: Path, file: Path) -> bool:
-    """Let a file on the same disk be the object's instead of a copy of it."""
-    try:
-        file.hardlink_to(data)
-    except OSError:
-        return False
-    return True
-
-
 def _make_folder(folder: Path) -> None:
     """Create `folder` and those above it, each durable in the one above."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    _make_one(folder)
-
-
-def _make_one(folder: Path) -> None:
-    if not folder.is_dir():
-        folder.mkdir(exist_ok=True)
-        synchronize(folder.parent)
+    folder.mkdir(exist_ok=True)
+    synchronize(folder.parent)
 
 
 def synchronize(path: Path) -> None:
@@ -327,53 +391,60 @@ def synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
-def _open_lock(file: Path) -> int:
-    """Open a lock file, one of another user too, who may let us read it only."""
+def _open_lock(folder: int, path: str) -> int:
+    """Open the lock file beside an object, one of another user too, who may let us read it only."""
     try:
-        return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        return open_file(folder, _lock_of(path), os.O_RDWR | os.O_CREAT)
     except PermissionError:
-        return os.open(file, os.O_RDONLY)
+        return open_file(folder, _lock_of(path), os.O_RDONLY)
 
 
-def _is_still(file: Path, descriptor: int) -> bool:
+def _lock_of(path: str) -> str:
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}{_LOCK}"
+
+
+def _is_still(folder: int, path: str, descriptor: int) -> bool:
     """Say whether an open file still has its name."""
+    found = look(folder, path)
+    return found is not None and os.path.samestat(found, os.fstat(descriptor))
+
+
+def _is_same_file(folder: int, one: str, other: str) -> bool:
+    first, second = look(folder, one), look(folder, other)
+    return first is not None and second is not None and os.path.samestat(first, second)
+
+
+def _remove_old(folder: int, name: str, before: float) -> None:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+        os.unlink(name, dir_fd=folder)
+
+
+def _files(folder: int, at: str, prefix: str, *, recursive: bool) -> Iterator[StoredObject]:
+    """Give the files in an open folder whose path begins with `prefix`."""
+    descriptor = readable(folder)
     try:
-        return os.path.samestat(file.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+        with os.scandir(descriptor) as found:
+            for item in found:
+                path = f"{at}/{item.name}" if at else item.name
+                if not item.name.startswith(".") and (path.startswith(prefix) or prefix.startswith(f"{path}/")):
+                    # Another process may delete while we list.
+                    with suppress(FileNotFoundError):
+                        yield from _listed(descriptor, path, item, prefix, recursive=recursive)
+    finally:
+        os.close(descriptor)
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
-
-
-def _files(root: Path, folder: Path, prefix: str, *, recursive: bool) -> Iterator[StoredObject]:
-    try:
-        found = list(os.scandir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for item in found:
-        path = Path(item.path).relative_to(root).as_posix()
-        if item.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
-            continue
-        if item.is_dir():
-            if recursive:
-                yield from _files(root, Path(item.path), prefix, recursive=True)
-            continue
+def _listed(folder: int, path: str, item: os.DirEntry[str], prefix: str, *, recursive: bool) -> Iterator[StoredObject]:
+    if not item.is_dir(follow_symlinks=False):
+        # A link can stand for a folder. If folders are not entered, it is a name like others, and nobody can read it.
+        found = look(folder, path) if recursive and item.is_symlink() else item.stat(follow_symlinks=False)
+        if found is not None:
+            yield StoredObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+    elif recursive:
+        inner = enter(folder, path)
         try:
-            status = item.stat()
-        except FileNotFoundError:
-            continue  # Deleted while we listed.
-        yield StoredObject(path, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
-
-
-def _remove_empty_folders(folder: Path, root: Path) -> None:
-    while folder != root and root in folder.parents:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
+            yield from _files(inner, path, prefix, recursive=True)
+        finally:
+            os.close(inner)

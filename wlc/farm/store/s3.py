@@ -7,13 +7,15 @@ import os
 import threading
 from contextlib import suppress
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from aiohttp import ClientError as ConnectionFailure
 from botocore.exceptions import BotoCoreError, ClientError
-from fsspec.asyn import sync
+from botocore.parsers import ResponseParserError
+from fsspec.asyn import sync, sync_wrapper
 from fsspec.callbacks import Callback
 from fsspec.utils import tokenize
 from s3fs import S3FileSystem
@@ -21,15 +23,15 @@ from s3fs import S3FileSystem
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.retry import CLIENT_ATTEMPTS, CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_ATTEMPTS
-from wlc.farm.store.bucket import STAMP, BucketStore, ObjectHead
+from wlc.farm.store.bucket import STAMP, BucketStore, NoAnswerError, ObjectHead, reason_of
 from wlc.farm.store.contract import StoredObject, StoredObjects
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # What s3fs lets through: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
-_DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ValueError)
+_DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ResponseParserError, ValueError)
 _CREDENTIALS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
     " or add --storage-option key=… --storage-option secret=… to the command."
@@ -40,14 +42,71 @@ _REGION = (
     "export AWS_REGION={region} (or --storage-option client_kwargs.region_name={region}); AWS_ENDPOINT_URL, if set, has"
     " to be that region's, too."
 )
-_WRONG_REGION = {"PermanentRedirect", "TemporaryRedirect", "Redirect", "301", "307"} | {
+_WRONG_REGION = {"PermanentRedirect", "TemporaryRedirect", "Redirect"} | {
     "AuthorizationHeaderMalformed",
     "IllegalLocationConstraintException",
 }
+_REDIRECTS = {"301", "307"}
 _EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 _file_systems: dict[str, S3FileSystem] = {}
 _placed: dict[int, S3FileSystem] = {}
 _opening = threading.Lock()
+
+
+# What the service's answer to a call has for certain; a deletion has no body, and a status of its own.
+_PROOFS: Mapping[str, tuple[str, ...]] = {
+    "get_object": ("ETag", "ContentLength"),
+    "head_object": ("ETag", "ContentLength"),
+    "put_object": ("ETag",),
+    "create_multipart_upload": ("UploadId",),
+    "upload_part": ("ETag",),
+    "complete_multipart_upload": ("ETag",),
+    "list_objects_v2": ("IsTruncated",),
+    "list_multipart_uploads": ("IsTruncated",),
+}
+_NO_CONTENT = {"delete_object", "abort_multipart_upload"}
+
+
+class _ProvenFileSystem(S3FileSystem):  # type: ignore[misc] # s3fs has no types
+    """Takes an answer that does not prove itself for none."""
+
+    async def _call_s3(self, method: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            answer = await super()._call_s3(method, *arguments, **options)
+        except _DRIVER_ERRORS as error:
+            _refuse_page(refusal := _response(error))
+            # Only an answer to HEAD has no body that says why.
+            if _status(error) == "404" and method != "head_object" and _code(error) in ("", "404"):
+                raise _no_answer(refusal, "XML") from None
+            raise
+        except RecursionError:
+            # The client asks for a bucket's region after each redirect that does not say it.
+            raise NoAnswerError("a redirect", "", "a region") from None
+        _refuse_page(answer)
+        for name in _PROOFS.get(method, ()):
+            # A strong one: many web servers give their pages a weak one.
+            if name not in answer or (name == "ETag" and answer[name].startswith("W/")):
+                raise _no_answer(answer, name)
+        if method in _NO_CONTENT and answer["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.NO_CONTENT:
+            raise _no_answer(answer, "the status 204")
+        return answer
+
+    call_s3 = sync_wrapper(_call_s3)
+
+
+def _refuse_page(answer: dict[str, Any]) -> None:
+    """Refuse a page for people, which the service never sends, and which no object of a farm is."""
+    if "html" in _header(answer, "content-type") and _header(answer, "content-length") not in ("", "0"):
+        raise _no_answer(answer, "XML") from None
+
+
+def _no_answer(answer: dict[str, Any], lacks: str) -> NoAnswerError:
+    status = answer["ResponseMetadata"].get("HTTPStatusCode")
+    return NoAnswerError(status, _header(answer, "content-type"), lacks)
+
+
+def _header(answer: dict[str, Any], name: str) -> str:
+    return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get(name, ""))
 
 
 class S3Store(BucketStore):
@@ -185,8 +244,8 @@ class S3Store(BucketStore):
         if code == "NoSuchBucket":
             hint = "Create it, or check its name, the credentials and AWS_ENDPOINT_URL."
             raise InvalidError(f"there is no bucket {self.bucket!r}", hint=hint, path=where) from error
-        if code in _WRONG_REGION:
-            region = _region(error)
+        region = _region(error)
+        if code in _WRONG_REGION or (code in _REDIRECTS and region):
             message = f"bucket {self.bucket!r} is in another region" + (f", {region}" if region else "")
             raise InvalidError(message, hint=_REGION.format(region=region or "…"), path=where) from error
         if status == "404" or isinstance(error, FileNotFoundError):
@@ -233,7 +292,7 @@ def _translated(error: Exception, where: str) -> FarmError:
     if is_refused or kind in ("ParamValidationError", "InvalidRegionError"):
         return InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS, path=where)
     hint = "Check the network and AWS_ENDPOINT_URL, then try again."
-    message = f"{where}: no answer from the store{_endpoint(error)} ({code or kind})"
+    message = f"{where}: no answer from the store{_endpoint(error)} ({code or reason_of(error)})"
     return UnavailableError(message, hint=hint, path=where)
 
 
@@ -270,7 +329,7 @@ def _connect(options: dict[str, Any]) -> S3FileSystem:
     }
     try:
         timing = lay_over(timing, options.get("config_kwargs") or {})
-        opened = S3FileSystem(**options | {"config_kwargs": timing, "skip_instance_cache": True})
+        opened = _ProvenFileSystem(**options | {"config_kwargs": timing, "skip_instance_cache": True})
         opened.retries = REQUEST_ATTEMPTS - 1  # Its own default waits half a minute for a server that is not there.
         opened.connect()
     except (TypeError, KeyError, AttributeError) as error:
@@ -300,7 +359,7 @@ def _refuse_login(options: dict[str, Any]) -> None:
 def _response(error: BaseException) -> dict[str, Any]:
     """Return the server's answer that led to `error`, {} if there was none."""
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and not isinstance(cause, NoAnswerError):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             return response
@@ -319,5 +378,4 @@ def _code(error: BaseException) -> str:
 def _region(error: BaseException) -> str:
     """Return the region that the server says the bucket is in, empty if it does not."""
     response = _response(error)
-    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return str(headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")
+    return str(_header(response, "x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")

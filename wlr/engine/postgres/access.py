@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
+from wlr.ddl import left_out
 from wlr.engine.postgres import permitted_ddl
 from wlr.engine.postgres.catalog import views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reachable_functions import refuse_reaching, short
+from wlr.engine.postgres.reachable_functions import ReachingError, refuse_reaching, short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Access:
         connection: In a transaction as a replica.
         address: Of the database.
         replicated: Tables that are replicated.
-        left_out: What the replica does not have, with the cause; it is kept up to date.
+        lacking: What the replica does not have, with the cause; it is kept up to date.
         gives: Roles get the privileges that the farm grants; what the farm revokes they lose in any case.
     """
 
@@ -156,14 +157,14 @@ class Access:
         connection: Connection,
         address: Address,
         replicated: Collection[Name],
-        left_out: dict[str, str],
+        lacking: dict[str, str],
         *,
         gives: bool,
     ) -> None:
         self._connection = connection
         self._address = address
         self._replicated = replicated
-        self._left_out = left_out
+        self._left_out = lacking
         self._gives = gives
 
     def run(self, statement: str) -> None:
@@ -196,11 +197,12 @@ class Access:
             f"{one} for {to} on {what.kind.lower()} {what.shown}{found['arguments'] or ''}"
             for one in re.findall(_PRIVILEGE, found["privileges"])
         ]
+        is_known = any(f" for {to} on " in known for known in self._left_out)
         for key in keys:
             self._left_out.pop(key, None)
         cause = self._cause(what, statement, is_grant=is_grant)
         if cause == "" or (is_grant and cause is not None and self._may_use(what, to)):
-            # The object itself was left out, or nothing is missing.
+            # The object itself was left out for good, or nothing is missing.
             return
         if is_grant and not self._gives:
             self._withhold(keys, statement)
@@ -212,9 +214,15 @@ class Access:
         if cause is None:
             cause = self._change(what, found, role, is_grant=is_grant)
         if cause is not None:
-            if not any(f" for {to} on " in known for known in self._left_out):
+            if not is_known:
                 warnings.warn(f"privileges of {to} are left out: {cause}", stacklevel=2)
             self._left_out.update(dict.fromkeys(keys, cause))
+
+    def _until_there(self, what: _Object, statement: str) -> str:
+        """Return how privileges on an object are listed that is not here, and may be made later; "" if it is not."""
+        form = re.compile(rf"(?!.* for ).* {re.escape(str(what.shown))}(?:\(.*\))?", re.DOTALL)
+        is_listed = any(left_out.THEN_RUN in self._left_out[known] for known in filter(form.fullmatch, self._left_out))
+        return f"{what.shown} is left out{left_out.THEN_RUN}{statement}" if is_listed else ""
 
     def _what(self, found: re.Match[str], statement: str) -> _Object:
         written, kind = found["object"] or found["routine"] or found["schema"], found["kind"] or found["called"]
@@ -256,7 +264,7 @@ class Access:
         self._left_out.update(dict.fromkeys(keys, f"{_WITHHELD}, or run {statement}"))
 
     def _cause(self, what: _Object, statement: str, *, is_grant: bool) -> str | None:
-        """Return why privileges on an object are left out: "" if the object is not here; None if they are not."""
+        """Return why privileges on an object are left out: "" if it will not be here either; None if they are not."""
         match what.kind:
             case "TABLE" if what.shown in self._replicated:
                 # Without its policies, roles would see more than in the master.
@@ -265,7 +273,7 @@ class Access:
                 shown = self._shown_by(what)
                 if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [what.sql])[0][0]:
                     # A view that could not be made.
-                    return ""
+                    return self._until_there(what, statement)
                 if what.kind == "TABLE" and shown == {what.shown}:
                     raise StepError(f"table {what.shown} is not a replicated one: {short(statement)}")
                 is_farms = shown <= set(self._replicated) and (bool(shown) or what.kind == "TABLE")
@@ -275,7 +283,7 @@ class Access:
             case _:
                 routines = fetch(self._connection, _ROUTINE, [what.sql])
                 if not routines:
-                    return ""
+                    return self._until_there(what, statement)
                 is_farms = not routines[0][0]
         owned, asked = what.looked_up
         owner = fetch(self._connection, _OWNER[owned], [asked])
@@ -332,9 +340,6 @@ class Access:
     def _create_policy(self, found: re.Match[str], statement: str) -> None:
         table, policy = self._table(found), _plain(found["policy"])
         permitted_ddl.refuse_own(statement, str(table))
-        refuse_reaching(self._connection, statement, str(table))
-        if cause := permitted_ddl.calls_owners(self._connection, statement):
-            raise StepError(f"{cause}: {short(statement)}", table=str(table))
         self._forget_policy(policy, table)
         roles = re.findall(rf"PUBLIC|{_NAME}", found["roles"])
         here = [role for role in roles if role == "PUBLIC" or self._exists(_plain(role))]
@@ -348,7 +353,12 @@ class Access:
             return
         to = f"FOR {found['command']} TO {', '.join(here)}"
         made = f"CREATE POLICY {found['policy']} ON {table.sql} AS {found['mode']} {to}"
-        failed = self._tried(made + found["conditions"], is_required=False)
+        try:
+            refuse_reaching(self._connection, statement, str(table))
+            permitted_ddl.refuse_owners(self._connection, statement, str(table))
+            failed = self._tried(made + found["conditions"], is_required=False)
+        except ReachingError as error:
+            failed = error.cause
         if failed is None:
             return
         if found["mode"] == "RESTRICTIVE":

@@ -17,7 +17,7 @@ from wlr.engine.postgres import write
 from wlr.engine.postgres.access import Access
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
-from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of
+from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of, warn_of_new
 from wlr.engine.postgres.duckdb_folding import Workshop
 from wlr.engine.postgres.names import MAIN, Names, refuse_own, refuse_schema
 from wlr.engine.state import encode
@@ -115,6 +115,7 @@ class _Builder:
             if new.manifest is not None:
                 self._load(new, new.manifest, before)
                 with self._loading("the schema"):
+                    self.schema.try_again()
                     unfit_changes.refuse_change_of_own(
                         own, told_apart(self.connection, ()), "a statement of the snapshot"
                     )
@@ -122,6 +123,7 @@ class _Builder:
                 self.connection, {**encode(replace(self.state, left_out=self.left_out)), states.SCHEMA: self.names.main}
             )
             states.write_tables(self.connection, PostgresCatalog(self.connection).tables - before)
+        warn_of_new(self.left_out, {})
 
     def _load(self, new: NewReplica, manifest: Manifest, before: Collection[Name]) -> None:
         held_back: list[PostgresStatement] = []

@@ -32,12 +32,9 @@ if TYPE_CHECKING:
 _OLDEST = 120000
 # Any number that no other program takes will do: "wlr" in ASCII. Locks of this kind belong to one database.
 _LOCK = 0x776C72
-_SESSION = {
-    # Rows pass as text, which PostgreSQL must read in one dialect.
-    "standard_conforming_strings": "on",
-    "xmloption": "content",
-    "lock_timeout": "0",
-    "default_transaction_read_only": "off",
+_SETTINGS = {
+    # Checks and generated columns call functions by names that a master's users see there.
+    "search_path": "public",
     # Half a million rows are joined by a hash that fits, and no expression is worth compiling.
     "work_mem": "64MB",
     "temp_buffers": "64MB",
@@ -88,7 +85,7 @@ def connect(address: Address) -> Connection:
         UnavailableError: The server cannot be reached.
     """
     name = f"wlr, process {os.getpid()} on {socket.gethostname()}"[:63]
-    connection = connections.connect(address.conninfo, name=name, shown=address.shown)
+    connection = connections.connect(address.conninfo, name=name, settings=_SETTINGS, shown=address.shown)
     try:
         with using(address):
             _set_up(connection, address)
@@ -103,7 +100,6 @@ def _set_up(connection: Connection, address: Address) -> None:
     if version < _OLDEST:
         message = f"{address.shown} is PostgreSQL {version // 10000}; a replica needs 12 or later"
         raise InvalidError(message, path=address.shown)
-    connections.set_up(connection, _SESSION)
     # A server that goes on with the statement of a run that was killed keeps the next one waiting.
     with suppress(psycopg.Error):
         connection.execute("SET client_connection_check_interval = 1000")

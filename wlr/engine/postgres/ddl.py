@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import errors
 
 from wlc.dialect.sql import quote
-from wlc.farm.errors import UnsupportedError
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl import left_out
 from wlr.ddl.relevance import is_wanted, may_fail
@@ -19,12 +20,13 @@ from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import MAIN, is_own
+from wlr.engine.postgres.reachable_functions import ReachingError
 from wlr.engine.postgres.state import let_go
 from wlr.engine.postgres.translate import PostgresStatement, Translation, Translator
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.model import SequencePosition
@@ -38,6 +40,10 @@ _ITS_VALUES = "only a superuser can create it, from functions in C; its values a
 # What the server says when a statement names something that it does not have, or was left out before; or has words that
 # only later majors know.
 _LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey, errors.SyntaxError)
+# The same for what holds no rows.
+_LACKS_WHAT_COMES = (*_LACKS, errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
+_ROUTINES = ("FUNCTION", "PROCEDURE")
+_IS_THERE = (errors.DuplicateObject, errors.DuplicateTable, errors.DuplicateFunction)
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 _PARTITIONS = """
@@ -73,6 +79,14 @@ def access_of_accepted(step: Step) -> dict[str, str]:
                 what = f"privileges of accepted transaction {transaction.tick} on {record.object}"
                 found[what] = f"{found[what]}; {text}" if what in found else f"it was skipped; run {text}"
     return found
+
+
+def warn_of_new(lacking: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Warn of what a replica lacks in other ways than before."""
+    for what, listed in lacking.items():
+        cause = left_out.without_statement(listed)
+        if what not in before or cause != left_out.without_statement(before[what]):
+            warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
 
 
 class SchemaChange:
@@ -172,7 +186,7 @@ class SchemaChange:
         if (from_above := missing_features.inherited(text)) and from_above[1] in self._columns(from_above[0]):
             # A partition must not even be asked.
             return
-        permitted_ddl.check(self._connection, text, str(ddl.object))
+        cause = permitted_ddl.cause_to_leave_out(self._connection, text, str(ddl.object))
         # Names in it are qualified, or those of extensions.
         run(self._connection, "SET LOCAL search_path = public")
         verb, _, kind = ddl.kind.partition(" ")
@@ -185,21 +199,45 @@ class SchemaChange:
         if self._patterns and (table := permitted_ddl.indexed_by(text)) and not self._is_there(table):
             # It is one of the tables that this replica does not have.
             return
-        cause, is_needed = permitted_ddl.left_out(text), not permitted_ddl.may_be_left_out(text)
-        if (
-            cause is None
-            and verb != "DROP"
-            and (cause := permitted_ddl.calls_owners(self._connection, text))
-            and is_needed
-        ):
-            raise StepError(f"{cause}: {short(text)}", table=str(ddl.object))
+        view = permitted_ddl.view_of(text)
         if cause:
-            self._leave_out(what, cause)
-            if (view := permitted_ddl.view_of(text)) is not None:
+            self._left_out[what] = cause
+            if view is not None:
                 self.access.withdraw(view)
+            return
+        if kind in _ROUTINES and verb == "CREATE":
+            what = self._told_apart(what, text)
+        made = PostgresStatement(text, what if permitted_ddl.may_be_left_out(text) else None)
+        self.execute(made, view=view, is_change=verb == "ALTER", is_retried=verb == "CREATE")
+
+    def _told_apart(self, what: str, text: str) -> str:
+        """Return how a routine is listed: with its arguments if another one of its name is listed."""
+        listed = dict(left_out.to_retry(self._left_out)).get(what)
+        header = text.partition("\n")[0]
+        return what if listed is None or listed.startswith(header) else f"{what}{header[header.find('(') :]}"
+
+    def try_again(self) -> None:
+        """Make what was left out because it lacked something that is there now.
+
+        What one statement makes, another one may lack.
+        """
+        is_made = True
+        while is_made:
+            tried = [self._is_made(what, statement) for what, statement in [*left_out.to_retry(self._left_out)]]
+            is_made = any(tried)
+
+    def _is_made(self, what: str, statement: str) -> bool:
+        error = self._try(statement, what)
+        if is_access(statement):
+            # It lists itself again.
+            return what not in self._left_out
+        if error and isinstance(error.__cause__, _LACKS_WHAT_COMES):
+            return False
+        if error is None or isinstance(error.__cause__, _IS_THERE):
+            del self._left_out[what]
         else:
-            made = PostgresStatement(text, None if is_needed else what)
-            self.execute(made, view=permitted_ddl.view_of(text), is_change=verb == "ALTER")
+            self._left_out[what] = f"{error.cause}{left_out.OR_RUN}{statement}"
+        return error is None
 
     def _lacks_names(self, ddl: Ddl) -> bool:
         """Say whether a column should have got its name from a table above, which this replica does not have."""
@@ -221,7 +259,7 @@ class SchemaChange:
         if found == [("foreign",)] or (found == [("base",)] and (is_domain or ddl.kind == "DROP TYPE")):
             return True
         if is_domain:
-            self._leave_out(f"base type {ddl.object}", _ITS_VALUES)
+            self._left_out[f"base type {ddl.object}"] = _ITS_VALUES
         return False
 
     def _do_without(self, text: str, ddl: Ddl, error: StepError) -> bool:
@@ -237,18 +275,16 @@ class SchemaChange:
                 return True
         elif (inheriting := missing_features.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
             return self._inherit(inheriting, ddl)
-        elif not isinstance(error.__cause__, _LACKS):
+        elif not isinstance(error, ReachingError) and not isinstance(error.__cause__, _LACKS):
             return False
         if missing_features.renamed(text) in self._left_out:
             return True
         for lesser in missing_features.lesser(text):
-            if lesser.sql and self._try(lesser.sql, ddl):
+            if lesser.sql and self._try(lesser.sql, str(ddl.object)):
                 continue
             for part in lesser.parts:
-                failed = self._try(part.sql, ddl) if part.sql else error
-                if failed:
-                    remedy = f"{left_out.THEN_RUN}{part.sql}" if part.sql else ""
-                    self._leave_out(part.what, f"{failed.cause}{remedy}")
+                if failed := self._try(part.sql, str(ddl.object)) if part.sql else error:
+                    self._list(part.what, failed, part.sql)
             return True
         return False
 
@@ -263,7 +299,7 @@ class SchemaChange:
 
     def _inherit(self, statement: str, ddl: Ddl) -> bool:
         """Let a partition inherit from a table whose partitioning is left out, or no longer; say whether it can."""
-        failed, table = self._try(statement, ddl), missing_features.heir(statement)
+        failed, table = self._try(statement, str(ddl.object)), missing_features.heir(statement)
         if not failed or table is None:
             return not failed
         if fetch(self._connection, _IS_PARTITIONED, [table.sql]) != [(True,)]:
@@ -273,24 +309,47 @@ class SchemaChange:
         partitions = [Name(*found) for found in fetch(self._connection, _PARTITIONS, [table.sql])]
         inheriting = (f"ALTER TABLE {partition.sql} INHERIT {table.sql}" for partition in partitions)
         if (
-            any(self._try(each, ddl) for each in missing_features.flattened(table, partitions))
+            any(self._try(each, str(ddl.object)) for each in missing_features.flattened(table, partitions))
             or not all(self._inherit(each, ddl) for each in inheriting)
-            or self._try(statement, ddl)
+            or self._try(statement, str(ddl.object))
         ):
             return False
-        self._leave_out(f"partitioning of table {table}", "that of the table above it is left out")
+        self._left_out[f"partitioning of table {table}"] = "that of the table above it is left out"
         return True
 
-    def _try(self, statement: str, ddl: Ddl) -> StepError | None:
-        """Run a statement that was made from one of the farm's, and return why it cannot be run."""
+    def _try(self, statement: str, about: str) -> StepError | None:
+        """Run a statement of the farm, or one that was made of it, and return why it cannot be run."""
         try:
-            with applying(self._address), self._connection.transaction():
-                permitted_ddl.check(self._connection, statement, str(ddl.object))
+            with self._undoing():
                 run(self._connection, "SET LOCAL search_path = public")
-                run_foreign(self._connection, statement)
+                if is_access(statement):
+                    self.access.run(statement)
+                    return None
+                permitted_ddl.check(self._connection, statement, about)
+                permitted_ddl.refuse_owners(self._connection, statement, about)
+                self._run_foreign(statement, permitted_ddl.view_of(statement))
         except StepError as error:
             return error
         return None
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        """Undo a part of a step that fails, also for want of a privilege."""
+        try:
+            with applying(self._address), self._connection.transaction():
+                yield
+        except InvalidError as error:
+            raise StepError(error.message) from error.__cause__
+
+    def _run_foreign(self, statement: str, view: Name | None) -> None:
+        run_foreign(self._connection, statement)
+        if view is not None:
+            self.access.refuse_owners(view)
+
+    def _list(self, what: str, error: StepError, statement: str) -> None:
+        """List what is left out, with the statement that makes it; "" if none does."""
+        run_it = left_out.THEN_RUN if isinstance(error.__cause__, _LACKS_WHAT_COMES) else left_out.OR_RUN
+        self._left_out[what] = f"{error.cause}{run_it}{statement}" if statement else error.cause
 
     def _is_there(self, name: Name) -> bool:
         return fetch(self._connection, "SELECT to_regclass(%s)::oid", [name.sql]) != [(None,)]
@@ -304,7 +363,7 @@ class SchemaChange:
             raise StepError(cause, table=str(ddl.object)) from error
         if made.left_out:
             what, _, cause = made.left_out.partition(" is left out: ")
-            self._leave_out(what, cause)
+            self._left_out[what] = cause
         if made.touches is not None and made.touches not in self._replicated and made.touches in catalog.kinds:
             # A table of the same name belongs to the replica's owner.
             raise StepError(f"table {made.touches} is not a replicated one", table=str(ddl.object))
@@ -329,13 +388,21 @@ class SchemaChange:
             made = f"CREATE {'MATERIALIZED ' if kind == 'm' else ''}VIEW {view.sql} AS {definition}"
             self.execute(PostgresStatement(made, f"view {view}"))
 
-    def execute(self, statement: PostgresStatement, *, view: Name | None = None, is_change: bool = False) -> None:
-        """Run a translated statement. If it may be left out, a failure is a warning.
+    def execute(
+        self,
+        statement: PostgresStatement,
+        *,
+        view: Name | None = None,
+        is_change: bool = False,
+        is_retried: bool = False,
+    ) -> None:
+        """Run a translated statement. If it may be left out, what it lacks is listed.
 
         Args:
             statement: The statement.
             view: The view that it makes or changes in a PostgreSQL master's own words.
             is_change: It changes an object. What is listed of this object stays as it is.
+            is_retried: It can be run again once what it lacks is there.
 
         Raises:
             StepError: The statement failed and must not be left out.
@@ -346,24 +413,20 @@ class SchemaChange:
         cause = "PostgreSQL has no counterpart"
         if statement.sql:
             try:
-                with applying(self._address), self._connection.transaction():
-                    run_foreign(self._connection, statement.sql)
-                    if view is not None:
-                        self.access.refuse_owners(view)
+                with self._undoing():
+                    self._run_foreign(statement.sql, view)
                 if not is_change:
                     self._left_out.pop(statement.what, None)
                 return
             except StepError as error:
-                cause = error.cause
                 if is_change and (self._patterns or statement.what in self._left_out):
                     return
-        self._leave_out(statement.what, cause)
+                cause = error.cause
+                if is_retried and isinstance(error.__cause__, _LACKS_WHAT_COMES):
+                    cause += f"{left_out.THEN_RUN}{statement.sql}"
+        self._left_out[statement.what] = cause
         if view is not None:
             self.access.withdraw(view)
-
-    def _leave_out(self, what: str, cause: str) -> None:
-        self._left_out[what] = cause
-        warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
 
     def _refuse_rows(self, table: Name, ddl: Ddl) -> None:
         if fetch(self._connection, f"SELECT EXISTS (SELECT FROM {table.sql})")[0][0]:

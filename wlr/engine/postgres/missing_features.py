@@ -1,4 +1,4 @@
-"""Tables of a PostgreSQL master without the parts that need what the replica's server lacks.
+"""Tables and domains of a PostgreSQL master without the parts that need what the replica's server lacks.
 
 A default, a constraint, a collation or the key of a partitioned table may name an operator class, an operator, a
 function or a collation that only the replica's owner can create. The table's rows need none of these.
@@ -26,13 +26,18 @@ _CREATED = re.compile(rf"CREATE TABLE ({_TABLE}) \(.+", re.DOTALL)
 _PARTITION = re.compile(rf"ALTER TABLE ({_TABLE}) (ATTACH|DETACH) PARTITION ({_TABLE})(?: .*)?", re.DOTALL)
 _DEFAULT = re.compile(rf"ALTER TABLE ONLY ({_TABLE}) ALTER COLUMN ({_NAME}) SET DEFAULT .*", re.DOTALL)
 _ADDED = re.compile(rf"ALTER TABLE ({_TABLE}) ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
+# Names of types come as the server writes them.
+_TYPE = r"""((?:"(?:[^"]|"")+"|[\w$]+)\.(?:"(?:[^"]|"")+"|[\w$]+))"""
+_DOMAIN = re.compile(rf"CREATE DOMAIN {_TYPE} AS .+", re.DOTALL)
+_DOMAIN_DEFAULT = re.compile(rf"ALTER DOMAIN {_TYPE} SET DEFAULT .*", re.DOTALL)
+_DOMAIN_CHECK = re.compile(rf"ALTER DOMAIN {_TYPE} ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
 _COLLATED = re.compile(
     rf"(ALTER TABLE ({_TABLE}) (?:ALTER|ADD) COLUMN (?:IF NOT EXISTS )?({_NAME}) .*?)"
     rf" COLLATE (?:{_NAME}|\w+)\.(?:{_NAME}|\w+)(.*)",
     re.DOTALL,
 )
 _COMES_FROM_ABOVE = re.compile(rf"ALTER TABLE ({_TABLE}) ADD COLUMN IF NOT EXISTS ({_NAME}) .*", re.DOTALL)
-_RENAMED = re.compile(rf"ALTER TABLE ({_TABLE}) RENAME CONSTRAINT {_NAME} TO ({_NAME})")
+_RENAMED = re.compile(rf"ALTER (?:TABLE ({_TABLE})|DOMAIN {_TYPE}) RENAME CONSTRAINT {_NAME} TO ({_NAME})")
 _INHERITS = re.compile(rf"ALTER TABLE ({_TABLE}) INHERIT {_TABLE}")
 _HEIR = re.compile(rf"ALTER TABLE ({_TABLE}) (?:NO )?INHERIT ({_TABLE})")
 
@@ -64,7 +69,7 @@ class Lesser:
 
 
 def lesser(statement: str) -> Iterator[Lesser]:
-    """Yield ways to run a statement about a table, the one that lacks least first.
+    """Yield ways to run a statement about a table or a domain, the one that lacks least first.
 
     Args:
         statement: As a PostgreSQL master records it.
@@ -77,6 +82,13 @@ def lesser(statement: str) -> Iterator[Lesser]:
     elif found := _ADDED.fullmatch(statement):
         table, name = found.groups()
         yield Lesser("", (Part(f"constraint {_plain(name)} of table {_name(table)}", statement),))
+    elif found := _DOMAIN.fullmatch(statement):
+        yield _domain(statement, found[1])
+    elif found := _DOMAIN_DEFAULT.fullmatch(statement):
+        yield Lesser("", (Part(f"default of domain {_name(found[1])}", statement),))
+    elif found := _DOMAIN_CHECK.fullmatch(statement):
+        domain, name = found.groups()
+        yield Lesser("", (Part(f"constraint {_plain(name)} of domain {_name(domain)}", statement),))
     elif found := _COLLATED.fullmatch(statement):
         before, table, column, after = found.groups()
         yield Lesser(f"{before}{after}", (Part(f"collation of column {_plain(column)} of table {_name(table)}", ""),))
@@ -129,7 +141,9 @@ def flattened(table: Name, partitions: Iterable[Name]) -> Iterator[str]:
 def renamed(statement: str) -> str:
     """Return the constraint to which a statement gives this name, as it is listed; "" if it renames none."""
     found = _RENAMED.fullmatch(statement)
-    return f"constraint {_plain(found[2])} of table {_name(found[1])}" if found else ""
+    if not found:
+        return ""
+    return f"constraint {_plain(found[3])} of {f'table {_name(found[1])}' if found[1] else f'domain {_name(found[2])}'}"
 
 
 def _created(statement: str, table: str) -> Iterator[Lesser]:
@@ -160,6 +174,27 @@ def _created(statement: str, table: str) -> Iterator[Lesser]:
     )
     listed = ", ".join(f"{column.typed}{column.rest}" for column in columns)
     yield Lesser(f"CREATE TABLE {table} ({listed})", (*whole, *collations, *last))
+
+
+def _domain(statement: str, domain: str) -> Lesser:
+    """Return a domain with nothing but its type and NOT NULL; default and checks are parts."""
+    listed = pieces(statement)
+    outside = [(piece, piece.group(0)) for piece, level in zip(listed, depths(listed), strict=True) if not level]
+    checks = [piece.start() for piece, word in outside if word == "CONSTRAINT"]
+    bounds = [*checks, len(statement)]
+    head = statement[: bounds[0]].rstrip()
+    required = " NOT NULL" if head.endswith(" NOT NULL") else ""
+    default = next((piece.start() for piece, word in outside if word == "DEFAULT" and piece.start() < bounds[0]), None)
+    name, altered = _name(domain), f"ALTER DOMAIN {_name(domain).sql}"
+    parts = []
+    if default is not None:
+        set_to = head[default : len(head) - len(required)]
+        parts.append(Part(f"default of domain {name}", f"{altered} SET {set_to}"))
+        head = f"{head[:default].rstrip()}{required}"
+    for start, end in pairwise(bounds):
+        check = plain(listed[next(at for at, piece in enumerate(listed) if piece.start() == start) + 1])
+        parts.append(Part(f"constraint {check} of domain {name}", f"{altered} ADD {statement[start:end].rstrip()}"))
+    return Lesser(head, tuple(parts))
 
 
 def _items(statement: str) -> tuple[list[list[re.Match[str]]], str]:
@@ -214,9 +249,9 @@ def _column(statement: str, table: str, item: list[re.Match[str]]) -> _Column:
 
 
 def _plain(name: str) -> str:
-    return name[1:-1].replace('""', '"')
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 def _name(table: str) -> Name:
-    schema, name = re.findall(_NAME, table)
+    schema, name = re.findall(rf"{_NAME}|[\w$]+", table)
     return Name(_plain(schema), _plain(name))

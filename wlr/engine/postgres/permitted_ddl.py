@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.model import Name
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reachable_functions import depths, does, pieces, plain, refuse_reaching, routines, short
+from wlr.engine.postgres.reachable_functions import (
+    ReachingError,
+    depths,
+    does,
+    pieces,
+    plain,
+    refuse_reaching,
+    routines,
+    short,
+)
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -95,6 +104,27 @@ def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool
     return False
 
 
+def cause_to_leave_out(connection: Connection, statement: str, table: str) -> str | None:
+    """Check a statement; arguments as of `check`.
+
+    Returns:
+        Why a statement about an object without rows is not run; None if the statement is run.
+
+    Raises:
+        StepError: The statement is not run, and rows may depend on it.
+    """
+    try:
+        check(connection, statement, table)
+        if (cause := left_out(statement)) or _words(statement).startswith("DROP "):
+            return cause
+        refuse_owners(connection, statement, table)
+    except StepError as error:
+        if not may_be_left_out(statement):
+            raise
+        return error.cause
+    return None
+
+
 def left_out(statement: str) -> str | None:
     """Say why a checked statement is not run: its routine could do more than a caller may. None if it is run."""
     words = _words(statement)
@@ -111,12 +141,11 @@ def left_out(statement: str) -> str | None:
     return f"its body {cause}, and it could be called for every row" if cause else None
 
 
-def calls_owners(connection: Connection, statement: str) -> str | None:
-    """Say which routine that the farm could not have made a statement of it would call; None if there is none.
+def refuse_owners(connection: Connection, statement: str, table: str) -> None:
+    """Refuse a checked statement that calls a routine that the farm could not have made a statement of.
 
-    Args:
-        connection: To the replica.
-        statement: A checked one.
+    Raises:
+        ReachingError: It does.
     """
     open_, seen = [statement], set[str]()
     while open_:
@@ -124,10 +153,10 @@ def calls_owners(connection: Connection, statement: str) -> str | None:
             if is_quiet or definition in seen:
                 continue
             if not definition or left_out(definition):
-                return f"routine {name} belongs to the replica's owner, and is not the farm's to call"
+                cause = f"routine {name} belongs to the replica's owner, and is not the farm's to call"
+                raise ReachingError(f"{cause}: {short(statement)}", table=table)
             seen.add(definition)
             open_.append(definition)
-    return None
 
 
 def view_of(statement: str) -> Name | None:

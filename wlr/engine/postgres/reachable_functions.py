@@ -66,6 +66,10 @@ _DOES = frozenset(
 )
 
 
+class ReachingError(StepError):
+    """A statement calls or reads what is not the farm's."""
+
+
 def pieces(statement: str) -> list[re.Match[str]]:
     """Split a statement into pieces; comments are left out.
 
@@ -113,7 +117,7 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
         table: The object of the statement, for errors.
 
     Raises:
-        StepError: The statement names such a function or table; so does the message.
+        ReachingError: The statement names such a function or table; so does the message.
     """
     groups = _groups(pieces(statement))
     called = _called(groups)
@@ -125,10 +129,10 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
     reached += [name for name in names if _BY_TEXT.search(name)]
     if reached:
         message = f"function {sorted(reached)[0]} is not the farm's to call: {short(statement)}"
-        raise StepError(message, table=table)
+        raise ReachingError(message, table=table)
     if hidden := fetch(connection, _TABLES, [sorted(named)]):
         message = f"table pg_catalog.{hidden[0][0]} is not the farm's to read: {short(statement)}"
-        raise StepError(message, table=table)
+        raise ReachingError(message, table=table)
 
 
 def routines(connection: Connection, statement: str) -> Iterator[tuple[str, str, bool]]:

@@ -10,6 +10,7 @@ import psycopg
 
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
+from wlr.ddl.left_out import to_retry
 from wlr.ddl.relevance import named_in
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import applying as applying_locally
@@ -20,7 +21,7 @@ from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
-from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of
+from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_new
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.names import MAIN, Names, refuse_schema
 from wlr.engine.state import after, changed
@@ -82,6 +83,7 @@ class OpenPostgres(OpenReplica):
         self._names = names
         self._replicated = states.read_tables(connection)
         self._left_out = dict(state.left_out)
+        self._has_tried_again = False
         self._folders = folders
         self._workshop_found: Workshop | None = None
         self._elsewhere = bulk.folding(work_folder(connections.identity(connection))) if bulk else None
@@ -152,6 +154,7 @@ class OpenPostgres(OpenReplica):
             with applying(self._address), self._connection.transaction():
                 connections.as_replica(self._connection)
                 self._act_all(actions, fetch, prepared, tally)
+                self._try_again(actions)
                 present = _Present(self._names, self._replicated)
                 state = after(self.state, step, tally.settle(step, present, self.state.tables))
                 state = replace(state, left_out=self._left_out)
@@ -167,6 +170,7 @@ class OpenPostgres(OpenReplica):
         finally:
             if prepared:
                 net_changes.drop(self._workshop.duckdb, prepared)
+        warn_of_new(state.left_out, self.state.left_out)
         self.state = state
 
     def _act_all(
@@ -298,6 +302,16 @@ class OpenPostgres(OpenReplica):
         unfit_changes.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
         present = PostgresCatalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
+
+    def _try_again(self, actions: tuple[Action, ...]) -> None:
+        """Make what was left out, if a schema change, or the owner since the last run, made what it lacked."""
+        if not self._has_tried_again or any(isinstance(action, Ddl) for action in actions):
+            own = told_apart(self._connection, self._replicated) if any(to_retry(self._left_out)) else {}
+            self._schema().try_again()
+            unfit_changes.refuse_change_of_own(
+                own, told_apart(self._connection, ()) if own else {}, "what was left out"
+            )
+        self._has_tried_again = True
 
     def _clear_ahead(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> bool:
         """Empty a table if all its rows follow, so that its change computes no values; say whether it was emptied."""

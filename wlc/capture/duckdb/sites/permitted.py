@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages
 from wlc.capture.duckdb.sites import added_rows
+from wlc.dialect.duckdb.catalog import references
 from wlc.dialect.rule_columns import refuse_without_columns
 from wlc.farm.circle import ADD, OWNER, SHARED_RULES
 from wlc.farm.errors import InvalidError, UnsupportedError
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
-    from wlc.dialect.duckdb.catalog import ForeignKey
     from wlc.farm.model import Name
     from wlc.masters.state import SiteState
 
@@ -53,16 +54,13 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
             )
 
 
-def refuse_schema_in_mesh(
-    site: SiteState, records: Sequence[JournalRecord], tables: Iterable[CapturedTable], keys: Iterable[ForeignKey]
-) -> None:
+def refuse_schema_in_mesh(site: SiteState, records: Sequence[JournalRecord], tables: CapturedTables) -> None:
     """Refuse a schema change after which the newest change of each row could not be told, or could break a constraint.
 
     Args:
         site: The site that would publish the records.
         records: What a transaction is about to journal.
         tables: The tables as the transaction leaves them.
-        keys: Their foreign keys.
 
     Raises:
         InvalidError: A transaction changes the schema and writes rows of a table that all sites write, or takes away a
@@ -81,8 +79,9 @@ def refuse_schema_in_mesh(
                 hint="commit the schema change by itself; a statement that computes all rows anew needs a new column:"
                 " ADD COLUMN, then UPDATE",
             )
-    linked = [(key.table, key.parent) for key in keys]
-    for table in tables:
+    checked = {rule.table for rule in tables.rules if rule.kind == "CHECK"}
+    linked = [(key.table, key.parent) for key in references(tables.connection, tables.catalog)]
+    for table in tables.by_name.values():
         if (rule := wanted.get(table.name.folded)) is not None:
             refuse_without_columns(table.name, table.layout, rule, "DB")
             problem = (
@@ -92,6 +91,8 @@ def refuse_schema_in_mesh(
             )
             if any(table.name in pair for pair in linked):
                 problem = "a FOREIGN KEY"
+            if rule.add and table.name in checked:
+                problem = "a CHECK constraint while columns are added"
             if problem is not None:
                 raise UnsupportedError(
                     f"{table.name} has the rule {rule.rule}, which decides each row by itself, and cannot have"

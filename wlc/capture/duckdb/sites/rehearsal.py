@@ -51,6 +51,7 @@ def copied(shared: Shared) -> Iterator[Shared]:
             opened.keep_options(shared.options)
             # It is the master of this round, and messages name the file that the user knows.
             opened.settle_here()
+            opened.doubt = shared.doubt
             opened.path = shared.path
             yield opened
         finally:
