@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wlc.farm.addresses import without_password
 from wlc.farm.clock import parse_age
 from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
@@ -98,7 +97,7 @@ def ship(
     keepalive = wlc.Keepalive() if follow and (upstream or registry) else None
 
     def copy() -> wlc.Shipped:
-        with working("copying {}", db) as progress:
+        with working(f"copying {db}") as progress:
             return wlc.ship(
                 db,
                 to=to,
@@ -143,15 +142,14 @@ def _refuse_unknown(has_others: object) -> None:
 
 def _named(db: str, farm: str | None) -> str:
     """Return the words of a command that name a database as they were typed."""
-    return shlex.join([without_password(db), *(["--farm", without_password(farm)] if farm else [])])
+    return shlex.join([db, *(["--farm", farm] if farm else [])])
 
 
 def _checked_place(named: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:
     if to is None:
         raise InvalidError("a relay needs a place", hint=f"wlc ship {named} --to URL")
     if prune_every is not None and not follow:
-        place, every = shlex.quote(without_password(to)), shlex.quote(prune_every)
-        again = f"wlc ship {named} --to {place} --follow --prune-every {every}"
+        again = f"wlc ship {named} --to {shlex.quote(to)} --follow --prune-every {shlex.quote(prune_every)}"
         raise InvalidError("--prune-every needs --follow", hint=again)
     return to
 
@@ -202,23 +200,16 @@ class Pruning:
 
     def after(self, done: wlc.Shipped) -> wlc.Shipped:
         """Prune if it is time, and return what the round did."""
-        now = time.monotonic()
-        if self._every_s is None:
-            return done
-        if self._last is None:
-            # What pruning lacks is reported after the first round, and not after days.
-            with suppress(UnavailableError):
-                self._prune(done, dry_run=True)
-            self._last = now
-        elif now - self._last >= self._every_s:
-            self._last = now
-            self._prune(done)
-        return done
-
-    def _prune(self, done: wlc.Shipped, *, dry_run: bool = False) -> None:
         import wlc
 
-        wlc.prune(done.url, dry_run=dry_run, needs_policy=True, storage_options=self._options)
+        if self._every_s is None:
+            return done
+        # What pruning lacks is reported after the first round, and not after days.
+        is_first = self._last is None
+        if self._last is None or time.monotonic() - self._last >= self._every_s:
+            wlc.prune(done.url, dry_run=is_first, needs_policy=True, storage_options=self._options)
+            self._last = time.monotonic()
+        return done
 
 
 TIER_COLUMNS = ("tier", "id", "kind", "state", "marks", "used", "fanout", "tick", "lag_s", "seen", "upstream", "url")
@@ -341,7 +332,7 @@ def push(
     from wlc.farm.pushes import Push
 
     if action not in ("list", "add", "remove") or (action == "list") != (entry is None):
-        raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {_named(db, None)} add NAME --to URL")
+        raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {shlex.quote(db)} add NAME --to URL")
     if action != "add" and (to or host or class_name or site):
         raise InvalidError("--to, --host, --class and --site are for add only", hint="wlc push --help")
     name = entry or ""

@@ -216,12 +216,7 @@ class FarmDatabase:
         return VersionedObject(self.store, paths.CONFIG, encoded, decoded)
 
     def repair_config(self, batches: Sequence[int], snapshots: Sequence[int]) -> None:
-        """Rebuild the configuration if it is behind what was listed; readers that may not write leave it as it is.
-
-        Args:
-            batches: Numbers of all batches, rising.
-            snapshots: Ticks of all snapshots, rising.
-        """
+        """Rebuild the configuration if it is behind what was listed, see `is_behind`; who may not write leaves it."""
         with suppress(FarmError, OSError):
             if is_behind(self.config(), batches, snapshots):
                 self.rebuild_config()

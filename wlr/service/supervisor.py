@@ -88,8 +88,10 @@ class Service:
         locks = {key[0]: runner.lock for key, runner in self._runners.items()}
         for work in works:
             lock = locks.setdefault(work.item, threading.Lock())
-            self._runners[work.key] = runner = _Runner(work, lock, self._heavy, self.board, self._memory, self)
-            runner.start()
+            self._runners[work.key] = _Runner(work, lock, self._heavy, self.board, self._memory, self)
+        # A work asks for those that go before it, so that all must be known first.
+        for work in works:
+            self._runners[work.key].start()
 
     def stop(self, waiting: Callable[[], None] = lambda: None) -> None:
         """End everything: what is being applied is finished; arguments as for `change`."""
