@@ -151,7 +151,6 @@ TYPED = [
     f"host=127.0.0.1 port=1 password={CANARY} dbname=shop",
     f"dbname=shop user=ann  password = '{CANARY} /x'",
     f"kafka://ann:{CANARY}@host/topic",
-    f"postgresql://ann:{CANARY}@127.0.0.1:1/shop",
     f"jdbc:postgresql://host/shop?user=ann&password={CANARY}",
     f"ann:{CANARY}@host/folder",
 ]
