@@ -56,7 +56,7 @@ CASES = {
     "non_existent_record, tranlog_timeout, tranlog_blocklsn": (
         PAST,
         "conformance/test_target.py::test_log_that_was_pruned_and_another_past",
-        "unit/test_follow.py::test_it_tells_news_waits_for_the_farm_and_ends_with_what_does_not_pass",
+        "unit/test_follow.py::test_every_round_waits_for_the_farm_and_ends_with_what_does_not_pass",
         "unit/test_news.py::test_a_new_log_file_ends_the_wait",
         "unit/test_news.py::test_a_signal_ends_the_wait",
     ),
