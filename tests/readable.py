@@ -145,7 +145,7 @@ LIMITS = {
     ("Polars, Delta", "big"): "incoming: UInt64",
     ("Polars, Delta", "maps"): "Map key types are not castable",
     ("Spark", "ids"): "FIXED_LEN_BYTE_ARRAY (UUID)",
-    ("Spark", "times"): "data type TIME is not supported",
+    ("Spark", "times"): "Illegal Parquet type: INT64 (TIMESTAMP(NANOS",
 }
 
 
