@@ -335,6 +335,23 @@ def test_conflicting_cursors_fail_as_in_duckdb(pair) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.parametrize("altered", ["INTEGER USING NULL", "INTEGER USING 7", "VARCHAR USING 'x'"])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_rows_that_come_before_a_table_is_rewritten_are_a_conflict(pair, altered: str, rows: int) -> None:
+    """DuckDB computes values for rows, too, that the altering transaction does not see."""
+    _, captured, farm = pair
+    captured.execute(f"CREATE TABLE rewritten AS SELECT 1 AS k, 2::INTEGER AS v FROM range({rows})")
+    other = captured.cursor()
+    captured.begin()
+    assert len(captured.execute("FROM rewritten").fetchall()) == rows
+    other.execute("INSERT INTO rewritten VALUES (3, 4)")
+    with pytest.raises(duckdb.TransactionException, match="Conflict: rows of table main.rewritten"):
+        captured.execute(f"ALTER TABLE rewritten ALTER v TYPE {altered}; COMMIT")
+    other.close()
+    publish(captured)
+    assert published(str(farm)) == contents(captured._raw, "sales")
+
+
 @pytest.mark.slow
 def test_copy_from_and_import(pair, tmp_path: Path) -> None:
     plain, captured, farm = pair

@@ -194,7 +194,8 @@ class OpenTransaction:
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
-        has_more = bool(self.records or sequences or self.reads.tables or self.taking)
+        # DuckDB rewrites rows that this transaction does not see, too, even if it sees none.
+        has_more = bool(self.records or sequences or self.reads.tables or self.taking or self._rewritten)
         if not pending and not has_more:
             return False
         if self._altered and self._has_macros:
