@@ -115,7 +115,7 @@ def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
 
 
 def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | None:
-    """Return the last tick that others need of a site whose folder lacks published ticks; None if nothing is lacking.
+    """Return the last tick that others contain of a site whose folder lacks published ticks; None if it lacks none.
 
     Raises:
         FencedError: Another site cannot get what the folder lacks.
@@ -132,7 +132,7 @@ def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | No
     is_only_way = is_primary and not circle.is_mesh
     needed, known = (state.tick, min(elsewhere)) if is_only_way else (state.site.own, max(elsewhere, default=0))
     if known >= needed:
-        return needed
+        return min(state.tick, known)
     file, founder = shlex.quote(str(source)), founder_of(database, state.site)
     again = how_to_join_anew(founder.url, state.site.name, file)
     hint = f"{again}, after which the former file alone has what the folder lost"
