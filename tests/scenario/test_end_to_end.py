@@ -237,14 +237,17 @@ def test_an_empty_database_is_replicated_from_the_first_transaction(tmp_path: Pa
 
 @pytest.fixture
 def twice(tmp_path: Path) -> tuple[Path, int]:
-    """A master that was stopped, written to without capture, and started again; and the last tick before."""
+    """A master that was stopped, written to without capture, and started again; and the last tick of the first history.
+
+    The second history ends the first one with a batch, which has a tick.
+    """
     source = new_master(tmp_path / "master", "CREATE TABLE t (a INTEGER)")
     write(source, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
     last = wlc.stop(source).tick
     with duckdb.connect(str(source)) as connection:
         connection.execute("INSERT INTO t VALUES (99)")
     wlc.master(source)
-    return source, last
+    return source, last + 1
 
 
 @pytest.mark.slow
@@ -317,7 +320,7 @@ def test_a_replica_of_a_history_before_the_last_one(tmp_path: Path) -> None:
 def test_a_time_before_the_new_history_is_that_of_the_old(twice: tuple[Path, int], tmp_path: Path) -> None:
     source, last = twice
     batch, _ = wlc.resolve(source).read_batch(1)
-    began = wlc.resolve(source).read_manifest(last + 2).clock
+    began = wlc.resolve(source).read_manifest(last + 1).clock
     write(source, "INSERT INTO t VALUES (3)")
     wlc.flush(source)
     stops = [(batch.transactions[-1].committed, ["1", "2"]), (began - timedelta(microseconds=1), ["1", "2"])]
