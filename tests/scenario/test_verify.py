@@ -448,7 +448,7 @@ def test_writes_behind_the_masters_back_are_found_though_the_counts_agree(source
         connection.execute("INSERT INTO keyed VALUES (5000, 'waits in the journal')")
     with duckdb.connect(str(source)) as connection:
         connection.execute("UPDATE bag SET a = 8 WHERE rowid = (SELECT min(rowid) FROM bag)")
-    assert wlc.status(source).bypassed == {}
+    assert wlc.status(source).bypassed == {"main.bag": "has other rows"}
     checks = {check.table: check for check in wlc.verify_source(source)}
     assert checks["main.bag"].outcome == "differs"
     assert (checks["main.keyed"].outcome, checks["main.keyed"].rows) == ("same", 1001)
