@@ -18,6 +18,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.log_end import chain_after, end_log
 from wlc.farm.model import Origin
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import LOGS, check_database_name
 from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.farm.store import AlreadyExistsError, MissingError
@@ -188,6 +189,9 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
     end = final_batch(database, present) if present is not None else None
+    if end is not None and place.is_site and end.number == 1:
+        # Others would refuse it: a site whose join was broken off is not announced.
+        end = None
     state = _first_state(database, present, end, place.old, wish)
     if wish.membership is not None:
         site = wish.membership.site
@@ -241,9 +245,11 @@ def _claimable(place: _Place) -> Config | None:
 def _take_over(place: _Place, present: Config | None, state: MasterState, end: Batch | None) -> None:
     """Make the farm's database ours, unless somebody else did since we looked, and end the log of its last master."""
     ours = replace(state.config(), state=STOPPED)
-    if present is not None and end is not None:
+    if present is not None:
         # Until the log is ended, the configuration must not say that it is.
-        claimed = replace(ours, batches=present.batches, tick=present.tick, write=present.write)
+        claimed = (
+            ours if end is None else replace(ours, batches=present.batches, tick=present.tick, write=present.write)
+        )
 
         def take_over(config: Config) -> Config:
             if config not in (present, claimed):
@@ -254,8 +260,9 @@ def _take_over(place: _Place, present: Config | None, state: MasterState, end: B
             return replace(own(config, state), batches=ours.batches, tick=ours.tick, write=ours.write)
 
         place.database.change_config(take_over)
-        end_log(place.database, end)
-        place.database.change_config(go_behind)
+        if end is not None:
+            end_log(place.database, end)
+            place.database.change_config(go_behind)
         return
     try:
         place.database.create_config(ours)
@@ -284,17 +291,19 @@ def _first_state(
         logs=former_logs if wish.logs is None else _absolute(wish.logs),
         options=wish.storage_options,
     )
-    if present is None or end is None:
+    if present is None:
         return state
+    batch, chain = (end, chain_after(database, end)) if end is not None else read_newest(database) or (None, "")
+    last = batch.last if batch else 0
     return replace(
         state,
-        batch=end.number,
+        batch=batch.number if batch else 0,
         # What happened between two histories was not captured. The tick in between stands for it, so that no position
         # of the new history can be taken for one of the old.
-        tick=max(present.tick, end.last) + 1,
-        chain=chain_after(database, end),
+        tick=max(present.tick, last) + 1,
+        chain=chain,
         # The tick in between is as late as the new history's snapshot: before that, the old history is valid.
-        clock=max(filter(None, (utc_now(), end.clock, present.write))),
-        vector=dict(end.vector),
-        parent=Origin(present.history, end.last),
+        clock=max(filter(None, (utc_now(), batch.clock if batch else None, present.write))),
+        vector=dict(batch.vector) if batch else {},
+        parent=Origin(present.history, last if end is not None else max(present.tick, last)),
     )

@@ -194,7 +194,6 @@ class OpenTransaction:
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
-        # DuckDB rewrites rows that this transaction does not see, too, even if it sees none.
         has_more = bool(self.records or sequences or self.reads.tables or self.taking or self._rewritten)
         if not pending and not has_more:
             return False
@@ -257,7 +256,7 @@ class OpenTransaction:
             if images.removed and self.shared.has_removed_since(images.table.name, self.began_after):
                 images.refuse_conflict()
         for name in self._rewritten:
-            # All rows were published as this transaction saw them.
+            # All rows were published as this transaction saw them. DuckDB also rewrites those that it does not see.
             if self.shared.has_changed_since(name, self.began_after):
                 raise conflict(name)
         refuse_changed(self.shared, [images.table.name for images in self._settled if images.removed])
