@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wlc.farm.addresses import without_password
 from wlc.farm.clock import parse_age
 from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
@@ -97,7 +98,7 @@ def ship(
     keepalive = wlc.Keepalive() if follow and (upstream or registry) else None
 
     def copy() -> wlc.Shipped:
-        with working(f"copying {db}") as progress:
+        with working("copying {}", db) as progress:
             return wlc.ship(
                 db,
                 to=to,
@@ -142,14 +143,15 @@ def _refuse_unknown(has_others: object) -> None:
 
 def _named(db: str, farm: str | None) -> str:
     """Return the words of a command that name a database as they were typed."""
-    return shlex.join([db, *(["--farm", farm] if farm else [])])
+    return shlex.join([without_password(db), *(["--farm", without_password(farm)] if farm else [])])
 
 
 def _checked_place(named: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:
     if to is None:
         raise InvalidError("a relay needs a place", hint=f"wlc ship {named} --to URL")
     if prune_every is not None and not follow:
-        again = f"wlc ship {named} --to {shlex.quote(to)} --follow --prune-every {shlex.quote(prune_every)}"
+        place, every = shlex.quote(without_password(to)), shlex.quote(prune_every)
+        again = f"wlc ship {named} --to {place} --follow --prune-every {every}"
         raise InvalidError("--prune-every needs --follow", hint=again)
     return to
 
@@ -332,7 +334,7 @@ def push(
     from wlc.farm.pushes import Push
 
     if action not in ("list", "add", "remove") or (action == "list") != (entry is None):
-        raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {shlex.quote(db)} add NAME --to URL")
+        raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {_named(db, None)} add NAME --to URL")
     if action != "add" and (to or host or class_name or site):
         raise InvalidError("--to, --host, --class and --site are for add only", hint="wlc push --help")
     name = entry or ""

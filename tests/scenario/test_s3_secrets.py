@@ -123,7 +123,7 @@ def test_options_given_to_a_connection_hold_until_it_is_closed(
         wlc.stop(source, storage_options=user.options)
         assert wlc.status(source, storage_options=user.options).state == "stopped"
         wlc.master(source, storage_options=user.options)
-        assert wlc.snapshot(source, storage_options=user.options).position.tick == 3
+        assert wlc.snapshot(source, storage_options=user.options).position.tick == 4
 
 
 def test_credentials_that_were_renewed_in_their_file_are_found(
