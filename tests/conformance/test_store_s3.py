@@ -107,11 +107,17 @@ def test_a_lost_answer_to_replace_is_settled_by_reading_back(proxy: Proxy, s3_ur
         store.replace("x", b"3", '"0123456789abcdef0123456789abcdef"')
 
 
-@pytest.mark.slow
-def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
-    large = tmp_path / "large"
-    with large.open("wb") as handle:
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A file that is uploaded in parts."""
+    file = tmp_path / "large"
+    with file.open("wb") as handle:
         handle.truncate(101 << 20)
+    return file
+
+
+@pytest.mark.slow
+def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, large: Path) -> None:
     store = proxy.store(s3_url)
     store.create("large", large)
     assert "POST 200" in proxy.seen
@@ -133,10 +139,7 @@ STEPS = {
 
 
 @pytest.mark.slow
-def test_no_step_of_a_large_upload_believes_a_login_page(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
-    large = tmp_path / "large"
-    with large.open("wb") as handle:
-        handle.truncate(101 << 20)
+def test_no_step_of_a_large_upload_believes_a_login_page(proxy: Proxy, s3_url: str, large: Path) -> None:
     store = proxy.store(s3_url)
     for name, is_step in STEPS.items():
         proxy.answers = lambda method, path, is_step=is_step: LOGIN if is_step(method, path) else None
@@ -149,11 +152,7 @@ def test_no_step_of_a_large_upload_believes_a_login_page(proxy: Proxy, s3_url: s
 
 
 @pytest.mark.slow
-def test_a_lost_answer_to_the_last_part_is_settled(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
-    large = tmp_path / "large"
-    with large.open("wb") as handle:
-        handle.truncate(101 << 20)
-
+def test_a_lost_answer_to_the_last_part_is_settled(proxy: Proxy, s3_url: str, large: Path) -> None:
     def loses(method: str, path: str) -> bool:
         return method == "POST" and "uploadId=" in path
 

@@ -25,8 +25,6 @@ _AFTER_USER = rf"(?P<place>{_HOST}(?:,{_HOST})*(?:/[^@/?:&=]*)?)(?:\?(?P<paramet
 _WELL_FORMED = re.compile(rf"(?:(?P<user>[^:@/?]*)(?::[^@/]*)?@)?{_AFTER_USER}", re.DOTALL)
 # If the password contains an @ or a slash that was not written as %40 or %2F, the place may follow the last @.
 _MALFORMED = re.compile(rf"(?P<user>[^:@/?]*):[^=]*@{_AFTER_USER}", re.DOTALL)
-
-
 # `host=db password=…`, and what else names a password; a path of such a name begins with ./ or /.
 _CONNECTION_STRING = re.compile(
     rf"\s*(?:{'|'.join(_KNOWN | _SECRET)})\s*=|(?:.*\s)?(?:ssl)?passw(?:or)?d\s*=", re.DOTALL | re.IGNORECASE
