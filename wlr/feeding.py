@@ -15,13 +15,14 @@ from wlc.farm import paths
 from wlc.farm.addresses import without_password
 from wlc.farm.attachment import place_of, register_reader
 from wlc.farm.clock import parse_time, utc_now
-from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.lease import Lease
 from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
 from wlc.farm.store import MissingError
 from wlc.farm.store.options import remembered
 from wlr import log_reader
+from wlr.plan import bounds
 from wlr.plan.patterns import described
 from wlr.plan.stop import Stop
 from wlr.same_database import with_keys
@@ -221,6 +222,11 @@ class _Wanted:
     command: tuple[str, ...] = ()
 
 
+def _is_lost(error: ExpiredError | CorruptError) -> bool:
+    """Say whether the log does not lead on from the feed's position, so that only a snapshot helps."""
+    return isinstance(error, ExpiredError) or bounds.REBASE in (error.hint or "")
+
+
 class _Feeding:
     """One round, from what the user typed."""
 
@@ -242,8 +248,14 @@ class _Feeding:
             wlc.say_paused(self._database, feed_reader(state), state.attachment, keepalive)
             return self._result(state)
         attachment = self._attachment(state, reads)
-        if attachment is None:
-            return self._round(state)
+        try:
+            return self._round(state) if attachment is None else self._round_of_tier(state, attachment, keepalive)
+        except (ExpiredError, CorruptError) as error:
+            if self._wanted.start == SNAPSHOT or not _is_lost(error):
+                raise
+            raise self._with_hint(error) from error
+
+    def _round_of_tier(self, state: FeedState | None, attachment: Attachment, keepalive: Keepalive | None) -> Fed:
         registry, me = place_of(self._database, attachment.registry), feed_reader(state or self._blank())
         if state is None:
             # A registration of that name would be replaced.
@@ -252,9 +264,9 @@ class _Feeding:
         self._may_begin_anew = False
         try:
             return wlc.read_through(registry, me, attachment, self._round_at, keepalive)
-        except ExpiredError as error:
-            if self._wanted.start != SNAPSHOT:
-                raise self._with_hint(error) from error
+        except (ExpiredError, CorruptError) as error:
+            if self._wanted.start != SNAPSHOT or not _is_lost(error):
+                raise
         # Nobody holds its position any more: it begins anew, wherever it may read.
         self._may_begin_anew = True
         return wlc.read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
@@ -345,9 +357,9 @@ class _Feeding:
     def _write_or_begin_anew(self, kept: Kept) -> FeedRun:
         try:
             return self._write(kept)
-        except ExpiredError as error:
-            if not self._may_begin_anew:
-                raise self._with_hint(error) from error
+        except (ExpiredError, CorruptError) as error:
+            if not self._may_begin_anew or not _is_lost(error):
+                raise
             kept.keep(self._at_snapshot(kept.state))
             return self._write(kept)
 
@@ -358,7 +370,7 @@ class _Feeding:
 
         wanted, state, end = self._wanted, kept.state, self._place.config().tick
         form = format_of(state.format)(self._database.name, state.name)
-        reader = FeedReader(self._place, form, wanted.bytes_max)
+        reader = FeedReader(self._place, form, wanted.bytes_max, self._membership)
         with closing(reader):
             # Pruning keeps nothing for a feed that the log does not lead on.
             reader.check(state)
@@ -396,10 +408,7 @@ class _Feeding:
         if wanted.start == SNAPSHOT:
             return self._at_snapshot(state)
         assert not isinstance(wanted.start, str)
-        try:
-            position, batch_last = beginning(self._place, wanted.start)
-        except ExpiredError as error:
-            raise self._with_hint(error) from error
+        position, batch_last = beginning(self._place, wanted.start)
         return replace(state, position=position, history=position.history, batch_last=batch_last)
 
     def _blank(self) -> FeedState:
@@ -438,9 +447,9 @@ class _Feeding:
         known = replace(feed_reader(state), target=self._output.shown)
         register_reader(self._place, known, self._membership, is_level=is_level, failure=failure)
 
-    def _with_hint(self, error: ExpiredError) -> ExpiredError:
+    def _with_hint(self, error: ExpiredError | CorruptError) -> ExpiredError | CorruptError:
         hint = f"{shlex.join([*self._wanted.command, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"
-        return ExpiredError(error.message, hint=hint, path=error.path, position=error.position)
+        return type(error)(error.message, hint=hint, path=error.path, position=error.position)
 
     def _result(self, state: FeedState, done: FeedRun | None = None) -> Fed:
         counts = (done.records, done.bytes, done.dropped) if done else (0, 0, 0)

@@ -106,7 +106,7 @@ def way_back(
     log, here = FarmLog(database), state.position
     if here.batch and log.chain(here.batch) not in (None, here.chain):
         raise CorruptError(
-            f"batch {here.batch} of {database.url} is not the one that the replica has applied",
+            f"batch {here.batch} of {database.url} is not the one that its reader has read",
             hint=f"The master was restored from another past: {bounds.REBASE}",
             path=database.url,
             position=here,

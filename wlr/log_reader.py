@@ -91,12 +91,12 @@ def refuse_rolled_back(database: FarmDatabase, numbers: list[int], end: int) -> 
 def refuse_lost_position(
     database: FarmDatabase, membership: Membership | None, position: Position, end: int, last: int
 ) -> None:
-    """Refuse a log that does not reach to where the replica stands.
+    """Refuse a log that does not reach to where its reader, a replica or a feed, stands.
 
     Args:
         database: The place that is read.
-        membership: The replica's part in a tree of tiers; None if it reads what it was given.
-        position: Where the replica stands.
+        membership: The reader's part in a tree of tiers; None if it reads what it was given.
+        position: Where the reader stands.
         end: Last tick of the log.
         last: Number of its last batch, as its configuration and its listing say.
 
@@ -109,7 +109,7 @@ def refuse_lost_position(
     except CorruptError as error:
         if not is_only_behind(database, membership, position):
             raise
-        message = f"{database.url} ends with batch {last}, the replica goes on to batch {position.batch}"
+        message = f"{database.url} ends with batch {last}, its reader stands in batch {position.batch}"
         raise UnavailableError(message, hint=f"wlc tiers {shlex.quote(database.url)}", path=database.url) from error
 
 
@@ -226,7 +226,7 @@ def batches_from(
             refuse_other_past(batch, previous, where)
         if number == position.batch and chain != position.chain:
             raise CorruptError(
-                f"batch {number} of {database.url} is not the one that the replica has applied",
+                f"batch {number} of {database.url} is not the one that its reader has read",
                 hint=f"The master was restored from another past: {bounds.REBASE}",
                 path=database.url,
                 position=position,

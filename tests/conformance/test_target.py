@@ -635,7 +635,7 @@ def test_log_that_was_pruned_and_another_past(kind: Kind, farm: HandmadeFarm, in
         replicate(farm, into)
     other = HandmadeFarm(tmp_path / "other")
     other.publish(["CREATE TABLE u (a INTEGER)"])
-    with pytest.raises(CorruptError, match="not the one that the replica has applied"):
+    with pytest.raises(CorruptError, match="not the one that its reader has read"):
         replicate(other, into)
     assert kind.held(into) == {"main.t": {}}
 

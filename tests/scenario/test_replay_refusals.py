@@ -105,7 +105,7 @@ def test_master_restored_from_a_backup(farm: HandmadeFarm, into: Path, tmp_path:
     farm.publish([Rows("t", rows(1))])
     wlr.replicate(farm.url, into=into)
     same_length = restored(tmp_path / "a", [KEYED], [Rows("t", rows(9))])
-    assert "not the one that the replica has applied" in str(refused(CorruptError, into, same_length.url))
+    assert "not the one that its reader has read" in str(refused(CorruptError, into, same_length.url))
     shorter = restored(tmp_path / "b", [KEYED])
     assert "farm ends at tick 1" in str(refused(CorruptError, into, shorter.url))
     longer = restored(tmp_path / "c", [KEYED], [Rows("t", rows(9))], [Rows("t", rows(10))])
@@ -124,7 +124,7 @@ def test_master_restored_from_a_backup_that_got_further_in_fewer_batches(farm: H
         farm.take_back(chain, tick)
     farm.publish(*([Rows("t", rows(number))] for number in range(10, 20)))
     for stop in (None, 9, 5, 2):
-        with pytest.raises(CorruptError, match="ends at batch 2, the replica is at tick 5.* in batch 5") as caught:
+        with pytest.raises(CorruptError, match="ends at batch 2, its reader is at tick 5.* in batch 5") as caught:
             wlr.replicate(into=into, tick=stop)
         assert str(caught.value.hint).endswith(f"wlr replicate --into {into} --rebase")
     assert wlr.replicate(into=into, rebase=True).anew

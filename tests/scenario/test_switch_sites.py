@@ -139,7 +139,7 @@ def test_a_restored_site_is_refused_with_the_last_common_tick(tmp_path: Path, st
     with pytest.raises(InvalidError, match=r"restored.*the last tick that both hold is 1") as caught:
         switched(sites, through, "oslo")
     assert str(caught.value.hint).endswith("--rebase")
-    with pytest.raises(CorruptError, match="is not the one that the replica has applied"):
+    with pytest.raises(CorruptError, match="is not the one that its reader has read"):
         wlr.replicate(into=direct, register=False)
     with pytest.raises(InvalidError, match="restored"):
         wlr.replicate(sites.log("oslo").url, into=through, register=False)
@@ -170,7 +170,7 @@ def test_a_bad_past_is_undone_where_a_relay_keeps_it(tmp_path: Path) -> None:
         wlr.replicate(str(tmp_path / "relay" / "sales"), into=into, register=False)
     restored(sites, "oslo", "INSERT INTO a VALUES (6, 'six')")
     for into in places:
-        with pytest.raises(CorruptError, match="the replica is at tick 3"):
+        with pytest.raises(CorruptError, match="its reader is at tick 3"):
             wlr.replicate(sites.log("oslo").url, into=into, register=False)
         planned = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True, dry_run=True)
         assert (planned.tick, planned.transactions, planned.is_back, planned.anew) == (1, 2, True, "")

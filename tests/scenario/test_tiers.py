@@ -501,23 +501,35 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
 
 
 @pytest.mark.slow
-def test_a_relay_that_was_restored_is_behind_and_has_no_other_past(own: Town) -> None:
+def test_a_relay_that_was_restored_is_behind_and_has_no_other_past(
+    own: Town, capsys: pytest.CaptureFixture[str]
+) -> None:
     own.relay("a")
     wlc.set_upstream("shop", ORIGIN, is_active=False, farm=own.farm)
     shutil.copytree(own.folder / "a", own.folder / "old")
     own.write()
     own.relay("a")
-    replicas = {"x": ["auto"], "y": [own.url("a")], "z": [own.url("a"), own.url("gone")]}
-    for name, upstream in replicas.items():
+    readers = {"x": ["auto"], "y": [own.url("a")], "z": [own.url("a"), own.url("gone")]}
+    feed = {name: partial(wlr.feed, "shop", farm=own.farm, to=own.folder / f"{name}.jsonl") for name in readers}
+    for name, upstream in readers.items():
         assert own.replica(name, upstream=upstream) == "a"
+        assert feed[name](upstream=upstream).records == 3
     restore(own, "a")
-    for name in replicas:
+    behind = "/a/shop ends with batch 2, its reader stands in batch 3"
+    for name in readers:
         for asked in ({}, {"tick": 1}, {"rebase": True}):
-            with pytest.raises(UnavailableError, match="/a/shop ends with batch 2, the replica goes on to batch 3"):
+            with pytest.raises(UnavailableError, match=behind):
                 own.replica(name, **asked)
+        for start in (None, "snapshot"):
+            with pytest.raises(UnavailableError, match=behind):
+                feed[name](start=start)
+    words = ["feed", "shop", "--farm", own.farm, "--to", str(own.folder / "y.jsonl")]
+    assert run_app(wlr_app, "wlr", words) == 75
+    assert behind in capsys.readouterr().err
     # All reasons are named, and nothing was undone.
-    with pytest.raises(UnavailableError, match=r"origin: it is inactive"):
-        own.replica("x")
+    for reads in (partial(own.replica, "x"), feed["x"]):
+        with pytest.raises(UnavailableError, match=r"origin: it is inactive"):
+            reads()
     assert wlr.tick(own.folder / "x.duckdb") == 3
     # With the registry away, nothing says that the origin has lost it.
     (own.folder / "hq").rename(own.folder / "away")
@@ -525,12 +537,19 @@ def test_a_relay_that_was_restored_is_behind_and_has_no_other_past(own: Town) ->
         own.replica("y")
     (own.folder / "away").rename(own.folder / "hq")
     own.relay("a")
-    assert [own.replica(name) for name in replicas] == ["a"] * 3
+    assert [own.replica(name) for name in readers] == ["a"] * 3
+    assert [feed[name]().records for name in readers] == [0] * 3
     # What the origin lacks, too, is lost, and so is what a place of its own lacks.
     restore(own, "a")
     restore(own, "hq")
-    with pytest.raises(CorruptError, match="the farm ends at tick 2"):
+    lost = "the farm ends at tick 2, its reader is at tick 3"
+    with pytest.raises(CorruptError, match=lost):
         own.replica("y")
+    for name in readers:
+        with pytest.raises(CorruptError, match=lost) as caught:
+            feed[name]()
+        assert re.search(r"wlr feed shop .* --from snapshot goes on", str(caught.value.hint))
+    assert feed["y"](start="snapshot").records == 2
 
 
 def restore(town: Town, name: str) -> None:

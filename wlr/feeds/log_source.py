@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Manifest, Name
     from wlr.feeds.formats import Format
@@ -50,10 +51,14 @@ class FeedReader:
         database: The farm database.
         form: The feed's format.
         bytes_max: Memory that rendered records should take about; 0 for no bound.
+        membership: The feed's part in a tree of tiers; None if it reads what it was given.
     """
 
-    def __init__(self, database: FarmDatabase, form: Format, bytes_max: int) -> None:
+    def __init__(
+        self, database: FarmDatabase, form: Format, bytes_max: int, membership: Membership | None = None
+    ) -> None:
         self._database = database
+        self._membership = membership
         self._form = form
         self._fetcher = Fetcher(database)
         self._renderer = Renderer(form, self._fetcher.fetch, bytes_max, log_reader.local_folders(database))
@@ -80,6 +85,7 @@ class FeedReader:
         Raises:
             ExpiredError: What comes next was pruned, or a later history began with changes that no log holds.
             CorruptError: The farm belongs to another past.
+            UnavailableError: It is that of a relay which has not come as far as the feed: wait.
         """
         if state.snapshot is not None:
             self._manifest(state.snapshot)
@@ -163,7 +169,9 @@ class FeedReader:
         # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
         before = 0 if self._database.witness else position.batch
         numbers = newest_batches.numbers_from(self._database, before)
-        log_reader.refuse_rolled_back(self._database, numbers, log_reader.last_tick(self._database, numbers, config))
+        end, last = log_reader.last_tick(self._database, numbers, config), max([config.batches - 1, *numbers[-1:]])
+        log_reader.refuse_rolled_back(self._database, numbers, end)
+        log_reader.refuse_lost_position(self._database, self._membership, position, end, last)
         first = bounds.first_batch_to_read(position, batch_last, numbers, self._database.snapshot_ticks)
         if position.history != config.history:
             newest_first = (self._database.read_batch(number)[0] for number in reversed(numbers))

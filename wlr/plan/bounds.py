@@ -109,11 +109,11 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
 
 
 def refuse_lost_position(position: Position, end: int, last: int) -> None:
-    """Refuse a log that does not reach to where the replica stands: its master was restored from a backup.
+    """Refuse a log that does not reach to where its reader stands: its master was restored from a backup.
 
     Args:
-        position: Where the replica stands.
-        end: Last tick of the farm; it can be beyond the replica's again, in fewer batches.
+        position: Where the reader stands.
+        end: Last tick of the farm; it can be beyond the reader's again, in fewer batches.
         last: Number of the farm's last batch.
 
     Raises:
@@ -122,7 +122,7 @@ def refuse_lost_position(position: Position, end: int, last: int) -> None:
     if position.tick > end or position.batch > last:
         at, here = (f"tick {end}", "") if position.tick > end else (f"batch {last}", f" in batch {position.batch}")
         raise CorruptError(
-            f"the farm ends at {at}, the replica is at {position}{here} already",
+            f"the farm ends at {at}, its reader is at {position}{here} already",
             hint=f"The master was restored from another past: {REBASE}",
             position=position,
         )
