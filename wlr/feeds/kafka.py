@@ -57,16 +57,18 @@ _KILOBYTES_MOST = 2**31 - 1
 # Records looked at behind the end of a partition before the whole partition is: markers of transactions are among them.
 _BACK_FIRST, _BACK_MOST = 1, 4096
 _Headers = list[tuple[str, str | bytes | None]]
-FEED, HISTORY, TICK, NUMBER = "feed", "history", "tick", "n"
+_Sent = tuple[bytes | None, bytes | None, _Headers, int]
+FEED, HISTORY, TICK, NUMBER, END = "feed", "history", "tick", "n", "end"
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last record of a feed in a partition: its history, tick and number."""
+    """The last record of a feed in a partition: its history, tick and number, and whether it ends a transaction."""
 
     history: str
     tick: int
     n: int
+    is_end: bool
 
 
 class KafkaOutput(Output):
@@ -122,7 +124,8 @@ class OpenTopic(OpenOutput):
         self._acknowledged = False
         self._waiting_since: float | None = None
         self._produced = 0
-        self._in_transaction = False
+        # The last record of a transaction so far.
+        self._held: _Sent | None = None
         with _translated(self._output.shown, self._feed.decode()):
             self._producer = Producer(self._producer_options(state.name, bytes_max), logger=_LOG)
             self._partitions, self._cluster = _asked(self._producer, output)
@@ -163,9 +166,10 @@ class OpenTopic(OpenOutput):
         mine = [found for found in last if found is not None]
         if not mine or any(found.history != state.history for found in mine):
             return state
-        if self._output.is_transactional:
-            # A transaction is in all partitions or in none.
-            place = max((found.tick, found.n) for found in mine)
+        tick, n, is_end = max((found.tick, found.n, found.is_end) for found in mine)
+        if is_end:
+            # All other records of its transaction had arrived before it was sent.
+            place = tick, n
         elif len(mine) == len(last):
             place = min((found.tick, found.n) for found in mine)
         else:
@@ -269,15 +273,12 @@ class OpenTopic(OpenOutput):
         if self._has_tombstones and value is not None and json.loads(value).get("op") == "d":
             # Its tombstone is missing.
             n -= 1
-        return LastRecord(headers[HISTORY].decode(), tick, n)
+        return LastRecord(headers[HISTORY].decode(), tick, n, END in headers)
 
     # Writing
 
     def write(self, piece: FeedPiece) -> None:
         with _translated(self._output.shown, self._feed.decode()):
-            if self._output.is_transactional and not self._in_transaction:
-                self._producer.begin_transaction()
-                self._in_transaction = True
             records = piece.records
             texts = (records[name].cast("binary").to_pylist() for name in ("line", "key"))
             others = (records[name].to_pylist() for name in ("tick", "n", "op", "lane"))
@@ -288,13 +289,24 @@ class OpenTopic(OpenOutput):
                 if operation == NOTE:
                     # Whoever reads one partition only must see it between the rows before and after it, too.
                     for partition in self._partitions:
-                        self._produce(None, value, headers, partition)
+                        self._send(None, value, headers, partition)
                 elif key is None:
-                    self._produce(None, value, headers, self._partitions[lane % len(self._partitions)])
+                    self._send(None, value, headers, self._partitions[lane % len(self._partitions)])
                 else:
-                    self._produce(key, value, headers)
+                    self._send(key, value, headers)
                     if self._has_tombstones and operation == "-":
-                        self._produce(key, None, headers)
+                        self._send(key, None, headers)
+
+    def _send(self, key: bytes | None, value: bytes | None, headers: _Headers, partition: int = -1) -> None:
+        """Send a record; in a transaction, the one before it, as `flush` sends the last one with a mark."""
+        if not self._output.is_transactional:
+            self._produce(key, value, headers, partition)
+            return
+        if self._held is None:
+            self._producer.begin_transaction()
+        else:
+            self._produce(*self._held)
+        self._held = key, value, headers, partition
 
     def _produce(self, key: bytes | None, value: bytes | None, headers: _Headers, partition: int = -1) -> None:
         while True:
@@ -311,14 +323,26 @@ class OpenTopic(OpenOutput):
 
     def flush(self, state: FeedState) -> FeedState:
         with _translated(self._output.shown, self._feed.decode()):
-            while len(self._producer):
-                self._wait(lambda: self._producer.flush(_TURN_S))
-            self._check()
-            if self._in_transaction:
-                self._producer.commit_transaction(_ANSWER_S)
-                self._in_transaction = False
+            self._wait_for_all()
+            if self._held is not None:
+                self._end_transaction(*self._held)
             self._waiting_since = None
         return replace(state, ends=dict(self._ends))
+
+    def _end_transaction(self, key: bytes | None, value: bytes | None, headers: _Headers, partition: int) -> None:
+        """Commit what was sent; the last record proves by its mark that all others are there.
+
+        Not every broker hides a transaction that a killed run left unfinished.
+        """
+        self._produce(key, value, [*headers, (END, b"1")], partition)
+        self._wait_for_all()
+        self._producer.commit_transaction(_ANSWER_S)
+        self._held = None
+
+    def _wait_for_all(self) -> None:
+        while len(self._producer):
+            self._wait(lambda: self._producer.flush(_TURN_S))
+        self._check()
 
     def close(self) -> None:
         # What was not flushed was not promised, so that nobody waits for what has not been sent.
