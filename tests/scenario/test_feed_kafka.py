@@ -20,8 +20,10 @@ from tests.kafka_broker import Broker, create_topic
 from tests.mock_kafka import messages, mock_cluster
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.model import Position
 from wlc.farm.registry import replicas
 from wlr.feeds import kafka
+from wlr.feeds.state import FeedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,22 +65,30 @@ def new_topic(servers: str) -> NewTopic:
     return make
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> FarmDatabase:
-    source = tmp_path_factory.mktemp("kafka") / "shop.duckdb"
-    wlc.master(source, farm=FARM, beat_s=3600, create=True)
+def published(source: Path, farm: str, rows: int = 60) -> FarmDatabase:
+    """Make a master with every kind of record in its log."""
+    wlc.master(source, farm=farm, beat_s=3600, create=True)
     for statements in (
         ["CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)", "CREATE TABLE bag (v INTEGER)"],
-        ["INSERT INTO t SELECT i, 'new' FROM range(60) r(i)", "INSERT INTO bag VALUES (1), (1), (2)"],
+        [f"INSERT INTO t SELECT i, 'new' FROM range({rows}) r(i)", "INSERT INTO bag VALUES (1), (1), (2)"],
         ["UPDATE t SET v = 'changed' WHERE id % 2 = 0", "DELETE FROM t WHERE id % 5 = 0"],
-        ["ALTER TABLE t ADD COLUMN w INTEGER", "UPDATE t SET w = id, id = id + 1000 WHERE id > 50", "DELETE FROM bag"],
+        [
+            "ALTER TABLE t ADD COLUMN w INTEGER",
+            f"UPDATE t SET w = id, id = id + 1000 WHERE id > {rows - 10}",
+            "DELETE FROM bag",
+        ],
     ):
         with wlc.connect(source) as connection:
             for statement in statements:
                 connection.execute(statement)
-    found = open_database("shop", FARM)
+    found = open_database("shop", farm)
     SOURCES[found.url] = source
     return found
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> FarmDatabase:
+    return published(tmp_path_factory.mktemp("kafka") / "shop.duckdb", FARM)
 
 
 def feed(servers: str, topic: str, **options: Any) -> wlr.Fed:
@@ -215,11 +225,11 @@ def test_killed_anywhere_a_feed_loses_nothing(
 class Sent:
     """A message as a consumer gets it."""
 
-    def __init__(self, feed: bytes, value: bytes | None) -> None:
-        self._feed, self._value = feed, value
+    def __init__(self, feed: bytes, value: bytes | None, *marks: tuple[str, bytes]) -> None:
+        self._feed, self._value, self._marks = feed, value, marks
 
     def headers(self) -> list[tuple[str, bytes]]:
-        return [("feed", self._feed), ("history", b"h"), ("tick", b"7"), ("n", b"3")]
+        return [("feed", self._feed), ("history", b"h"), ("tick", b"7"), ("n", b"3"), *self._marks]
 
     def value(self) -> bytes | None:
         return self._value
@@ -228,18 +238,42 @@ class Sent:
 @pytest.mark.parametrize(
     ("message", "found"),
     [
-        (Sent(b"mine", b'{"op":"c"}'), 3),
-        (Sent(b"mine", b'{"op":"d"}'), 2),
-        (Sent(b"mine", None), 3),
+        (Sent(b"mine", b'{"op":"c"}'), (3, False)),
+        (Sent(b"mine", b'{"op":"d"}'), (2, False)),
+        (Sent(b"mine", None), (3, False)),
+        (Sent(b"mine", None, ("end", b"1")), (3, True)),
         (Sent(b"other", b'{"op":"c"}'), None),
         (None, None),
     ],
-    ids=["a row", "a deletion without its tombstone", "a tombstone", "of another feed", "nothing"],
+    ids=["a row", "a deletion without its tombstone", "a tombstone", "the last one", "of another feed", "nothing"],
 )
-def test_what_the_last_message_of_a_partition_says(message: Sent | None, found: int | None):
+def test_what_the_last_message_of_a_partition_says(message: Sent | None, found: tuple[int, bool] | None):
     topic = object.__new__(kafka.OpenTopic)
     topic._feed, topic._has_tombstones = b"mine", True
-    assert topic._as_last(message) == (None if found is None else kafka.LastRecord("h", 7, found))
+    assert topic._as_last(message) == (None if found is None else kafka.LastRecord("h", 7, *found))
+
+
+@pytest.mark.parametrize(
+    ("last", "written"),
+    [
+        ([(7, 3, True), (7, 1, False), (6, 9, False), None], (7, 3)),
+        ([(7, 3, True), (8, 4, False), (8, 2, False), (8, 1, False)], (7, 3)),
+        ([(7, 9, False), (7, 1, False), (7, 2, False), (6, 5, True)], (6, 5)),
+        ([(7, 9, False), (7, 1, False), (7, 2, False), None], None),
+        ([None, None, None, None], None),
+    ],
+    ids=["a whole transaction", "with an unfinished one", "of two", "a silent partition", "nothing"],
+)
+def test_where_a_feed_goes_on_by_the_last_records(
+    last: list[tuple[int, int, bool] | None], written: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+):
+    """Only a transaction that is marked as whole counts up to its end; else nothing may be missing anywhere."""
+    topic = object.__new__(kafka.OpenTopic)
+    topic._feed, topic._cluster, topic._output = b"mine", "", kafka.KafkaOutput("kafka://h:1/t", {})
+    found = [None if one is None else kafka.LastRecord("h", *one) for one in last]
+    monkeypatch.setattr(kafka.OpenTopic, "_last_records", lambda *_: found)
+    state = FeedState("mine", "farm/shop", "kafka://h:1/t", (), "json", Position("h", 5), history="h")
+    assert topic.resume_at(state).written == written
 
 
 def test_what_is_there_already_is_not_sent_again(

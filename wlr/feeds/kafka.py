@@ -253,7 +253,8 @@ class OpenTopic(OpenOutput):
         while reading:
             message = consumer.poll(_ANSWER_S)
             if message is None:
-                raise UnavailableError(f"{self._output.shown} does not answer", hint="Try again.")
+                silent = ", ".join(f"partition {n} from offset {starts[n]}" for n in sorted(reading))
+                raise UnavailableError(f"{self._output.shown} has sent nothing of {silent} on", hint="Try again.")
             error, partition = message.error(), int(message.partition() or 0)
             if error is None:
                 last[partition] = message
