@@ -249,7 +249,7 @@ def create_staged(store: LocalStore) -> None:
         store.release(staged)
 
 
-def calls(file: Path) -> dict[str, Callable[[LocalStore], object]]:
+def calls(file: Path) -> dict[str, Callable[[Any], object]]:
     """Return every call about the object a/b/x."""
     version = hashlib.sha256(b"outside").hexdigest()
     return {

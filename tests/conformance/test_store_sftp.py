@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import asyncssh
 import pytest
 
-from wlc.farm.errors import InvalidError, UnsupportedError
+from tests.conformance.test_store_local import calls, contents
+from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 from wlc.farm.store import AlreadyExistsError, ConflictError, open_store, sftp
 from wlc.farm.store.sftp import SftpStore
 
@@ -99,6 +101,45 @@ def test_connections_end_with_their_store_and_many_first_requests_share_one(
         while connections() > before:
             assert time.monotonic() < end, "it stays open"
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize("link", ["a", "a/b", "a/b/x"])
+@pytest.mark.parametrize("leads", ["to the same", "nowhere"])
+def test_no_call_goes_through_a_link(sftp_url: str, tmp_path: Path, link: str, leads: str) -> None:
+    (file := tmp_path / "file").write_bytes(b"rows")
+    elsewhere, root = tmp_path / "outside", tmp_path / "sftp/farm"
+    for top in (elsewhere, root):
+        (top / "a/b/deep").mkdir(parents=True)
+        (top / "a/b/x").write_bytes(b"outside")
+    place = root / link
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    target = elsewhere / (link if leads == "to the same" else "nothing")
+    place.symlink_to(target)
+    passed, store = set(), SftpStore(sftp_url, {})
+    before = contents(elsewhere) | contents(root)
+    # Staging, settling and folders of links are the local store's.
+    for name in calls(file).keys() - {"create of what was staged", "settle", "folders"}:
+        for _ in range(2):
+            try:
+                calls(file)[name](store)
+                passed.add(name)
+            except CorruptError as error:
+                assert f"{sftp_url}/{link} is a symbolic link to {target}" in str(error)
+                assert str(error.hint).endswith(f"rm {place}")
+            assert contents(elsewhere) | contents(root) == before, name
+    # A list holds names only.
+    assert passed == {"list", "sweep"} | ({"list of a folder", "list of one"} if link == "a/b/x" else set())
+
+
+def test_a_folder_is_looked_at_once(store: SftpStore, sftp_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    SftpStore(sftp_url, {}).create("a/b/x", b"1")
+    looked: list[str] = []
+    look = SftpStore._look
+    monkeypatch.setattr(SftpStore, "_look", lambda *arguments: (looked.append(arguments[2]), look(*arguments))[1])
+    for _ in range(2):
+        store.create(f"a/b/{len(looked)}", b"1")
+        assert store.read("a/b/x") == b"1"
+    assert looked == ["a/b", "a", "a/b/x", "a/b/x"]
 
 
 def test_a_server_without_hard_links_is_refused(store: SftpStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,14 @@ import weakref
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import asyncssh
 from fsspec.asyn import get_loop, sync
 
-from wlc.farm.errors import FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.paths import check_relative
 from wlc.farm.retry import CONNECT_TIMEOUT_S, REQUEST_ATTEMPTS, longer
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
@@ -33,7 +34,7 @@ from wlc.farm.store.downloads import Downloads
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from asyncssh import SFTPClient
+    from asyncssh import SFTPAttrs, SFTPClient
 
 Answer = TypeVar("Answer")
 
@@ -43,6 +44,7 @@ _CREDENTIALS = (
     "Put the key where ssh finds it (~/.ssh/config, ssh-agent), or add --storage-option client_keys=FILE"
     " or --storage-option password=… to the command."
 )
+_ABSENT = (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath)
 _LOST = (asyncssh.ConnectionLost, asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, ConnectionError, TimeoutError)
 
 
@@ -75,13 +77,15 @@ class SftpStore(Store):
         # All requests run in one event loop; the first ones must not open a connection each.
         self._opening = asyncio.Lock()
         self._was_there = False
+        # Folders that were found to be no links.
+        self._real: set[str] = set()
 
     def read(self, path: str) -> bytes:
         file = self._file(path)
 
         async def get(client: SFTPClient) -> bytes:
+            self.refuse_oversized(path, (await self._look(client, path)).size or 0)
             async with client.open(file, "rb") as handle:
-                self.refuse_oversized(path, (await handle.stat()).size or 0)
                 data: bytes = await handle.read()
                 return data
 
@@ -97,7 +101,7 @@ class SftpStore(Store):
         remote, file = self._file(path), self._downloads.new_file(path)
 
         async def get(client: SFTPClient) -> None:
-            self.refuse_more(path, (await client.stat(remote)).size or 0, bytes_max)
+            self.refuse_more(path, (await self._look(client, path)).size or 0, bytes_max)
             await client.get(remote, str(file))
 
         try:
@@ -112,15 +116,22 @@ class SftpStore(Store):
 
     def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
         folder = prefix.rpartition("/")[0]
-        entries = self._do("", lambda client: _files(client, self.root, folder, prefix, recursive=recursive))
+
+        async def entries_of(client: SFTPClient) -> StoredObjects:
+            await self._refuse_links(client, folder)
+            return await _files(client, self.root, folder, prefix, recursive=recursive)
+
+        entries = self._do("", entries_of)
         return sorted(entry for entry in entries if entry.path > after)
 
     def exists(self, path: str) -> bool:
-        file = self._file(path)
+        self._file(path)  # Refuses a path that cannot be one.
 
         async def look(client: SFTPClient) -> bool:
             self._was_there = self._was_there or await client.isdir(self.root)
-            return await client.isfile(file)
+            with suppress(*_ABSENT, asyncssh.SFTPPermissionDenied):
+                return bool((await self._look(client, path)).type == asyncssh.FILEXFER_TYPE_REGULAR)
+            return False
 
         return self._do(path, look)
 
@@ -139,7 +150,7 @@ class SftpStore(Store):
                 except asyncssh.SFTPOpUnsupported as error:
                     raise self.refusal("knows no hard links") from error
                 except asyncssh.SFTPError as error:
-                    if not await client.exists(target):
+                    if not await self._is_there(client, path):
                         raise
                     # An earlier attempt, whose answer was lost, may have made the link.
                     if not await _is_same_file(client, temporary, target):
@@ -218,7 +229,7 @@ class SftpStore(Store):
         wait_s = 0.0
         for attempt in range(1, REQUEST_ATTEMPTS + 1):
             try:
-                answer: Answer = sync(get_loop(), self._asked, ask)
+                answer: Answer = sync(get_loop(), self._asked, path, ask)
                 return answer
             except FarmError:
                 raise
@@ -231,16 +242,52 @@ class SftpStore(Store):
             wait_s = longer(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _asked(self, ask: Callable[[SFTPClient], Awaitable[Answer]]) -> Answer:
+    async def _asked(self, path: str, ask: Callable[[SFTPClient], Awaitable[Answer]]) -> Answer:
         async with self._opening:
             client = self._opened = await self._connected() if self._opened is None else self._opened
         try:
+            await self._refuse_links(client, posixpath.dirname(path))
             return await ask(client)
         except _LOST:
             if self._opened is client:
                 self._opened = None
                 self._close()
             raise
+
+    async def _refuse_links(self, client: SFTPClient, folder: str) -> None:
+        """Refuse a folder that a symbolic link leads to; folders are looked at once, and all in one round trip.
+
+        The protocol opens paths only, not names within a folder: it follows a link that is made later.
+        """
+        unknown: list[str] = []
+        while folder and folder not in self._real:
+            unknown.append(folder)
+            folder = posixpath.dirname(folder)
+
+        found = await asyncio.gather(*(self._is_there(client, one) for one in unknown)) if unknown else []
+        self._real.update(one for one, is_real in zip(unknown, found, strict=True) if is_real)
+
+    async def _is_there(self, client: SFTPClient, path: str) -> bool:
+        with suppress(*_ABSENT, asyncssh.SFTPPermissionDenied):
+            return bool(await self._look(client, path))
+        return False
+
+    async def _look(self, client: SFTPClient, path: str) -> SFTPAttrs:
+        """Return what is known of a file or a folder.
+
+        Raises:
+            CorruptError: It is a symbolic link.
+        """
+        file = f"{self.root}/{path}"
+        found = await client.lstat(file)
+        if found.type != asyncssh.FILEXFER_TYPE_SYMLINK:
+            return found
+        raise CorruptError(
+            f"{self.url}/{path} is a symbolic link to {await client.readlink(file)};"
+            " links inside of a farm or a lake are not followed",
+            hint=f"On the server: rm {quote(file)}",
+            path=f"{self.url}/{path}",
+        )
 
     async def _connected(self) -> SFTPClient:
         """Open a connection, which ends with the store: a process that goes on opens many stores."""
@@ -257,7 +304,7 @@ class SftpStore(Store):
     def _translated(self, error: Exception, path: str) -> FarmError:
         where = f"{self.url}/{path}" if path else self.url
         reason = type(error).__name__
-        if isinstance(error, (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath)):
+        if isinstance(error, _ABSENT):
             return self.missing(path)
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             port = f"-p {self._options['port']} " if self._options["port"] else ""
@@ -326,7 +373,7 @@ class _Lock:
         async def move(client: SFTPClient) -> bool:
             try:
                 await client.posix_rename(f"{self._folder}/{self._token}", self._target)
-            except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
+            except _ABSENT:
                 return False
             async with client.open(self._target, "rb+") as handle:
                 await handle.fsync()
@@ -348,7 +395,7 @@ class _Lock:
             self._store._do(self._path, give_up)
 
     async def _holder(self, client: SFTPClient) -> str:
-        with suppress(asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
+        with suppress(*_ABSENT):
             return "".join(name for name in await client.listdir(self._folder) if not name.startswith("."))
         return ""
 
@@ -393,7 +440,7 @@ async def _is_same_file(client: SFTPClient, one: str, other: str) -> bool:
 async def _files(client: SFTPClient, root: str, folder: str, prefix: str, *, recursive: bool) -> StoredObjects:
     """Return the files below `folder` of the store whose path begins with `prefix`; hidden ones are the store's own."""
     found: StoredObjects = []
-    with suppress(asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
+    with suppress(*_ABSENT):
         async for entry in client.scandir(f"{root}/{folder}" if folder else root):
             name = str(entry.filename)
             path = f"{folder}/{name}" if folder else name
@@ -416,7 +463,7 @@ async def _remove_empty_folders(client: SFTPClient, folder: str, root: str) -> N
 
 
 async def _sweep(client: SFTPClient, folder: str, before: float) -> None:
-    with suppress(asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
+    with suppress(*_ABSENT):
         async for entry in client.scandir(folder):
             name, is_folder = str(entry.filename), entry.attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY
             if name.startswith(".") and name.endswith(".tmp"):
