@@ -47,7 +47,9 @@ def _print_all(servers: str, topic: str) -> None:
     consumer = Consumer({**options, "enable.auto.commit": False})
     reading = set(consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in reading])
-    while reading and (message := consumer.poll(_ANSWER_S)) is not None:
+    while reading:
+        message = consumer.poll(6 * _ANSWER_S)
+        assert message is not None, f"partitions {reading} do not answer"
         partition = message.partition()
         if (error := message.error()) is not None:
             assert error.code() == KafkaError._PARTITION_EOF, error
