@@ -35,7 +35,7 @@ QUICK_CPU_S_MAX = 2.0
 SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 _too_long: dict[str, float] = {}
-_session_fixtures_cpu_s = 0.0
+_shared_cpu_s = 0.0
 _began_cpu_s = 0.0
 
 
@@ -131,26 +131,26 @@ def cpu_s() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-    """Count what fixtures of the session take apart: the first test that asks for one did not choose to pay."""
-    global _session_fixtures_cpu_s  # noqa: PLW0603 - the hooks of one process share a clock
+    """Count what shared fixtures take apart: the first test that asks for one did not choose to pay."""
+    global _shared_cpu_s  # noqa: PLW0603 - the hooks of one process share a clock
     began = cpu_s()
     result = yield
-    if fixturedef.scope in ("session", "package"):
-        _session_fixtures_cpu_s += cpu_s() - began
+    if fixturedef.scope != "function":
+        _shared_cpu_s += cpu_s() - began
     return result
 
 
 def pytest_runtest_logstart() -> None:
     """Begin to count the CPU seconds of a test."""
     global _began_cpu_s  # noqa: PLW0603 - as above
-    _began_cpu_s = cpu_s() - _session_fixtures_cpu_s
+    _began_cpu_s = cpu_s() - _shared_cpu_s
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
     """Send a test's CPU seconds with its last report to the process that shares out the tests."""
     if call.when == "teardown":
-        item.user_properties.append(("cpu_s", cpu_s() - _session_fixtures_cpu_s - _began_cpu_s))
+        item.user_properties.append(("cpu_s", cpu_s() - _shared_cpu_s - _began_cpu_s))
     return (yield)
 
 
