@@ -17,8 +17,6 @@ from wlc.farm.errors import UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 LAYOUTS = [
     "id INTEGER PRIMARY KEY, a VARCHAR, b DOUBLE",
     "id INTEGER, a VARCHAR, b DOUBLE",
@@ -44,6 +42,7 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["keyed", "bag", "rowid is a column"])
 def test_what_two_connections_do_at_once_is_replicated_or_refused(tmp_path: Path, layout: str) -> None:
     pairs = [(first, second) for first in STATEMENTS for second in STATEMENTS]
@@ -102,6 +101,7 @@ def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:
     assert file_contents(tmp_path / "replica.duckdb") == file_contents(source)
 
 
+@pytest.mark.slow
 def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_duckdb(tmp_path: Path) -> None:
     """Programs run a transaction again after this class of error."""
     writes = ["DELETE FROM {t} WHERE id < 3", "DELETE FROM {t}", "UPDATE {t} SET a = 'y' WHERE id = 1"]
