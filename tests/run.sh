@@ -74,10 +74,7 @@ set_up_chromium() {
     echo "no Chromium: the page of a report is not looked at"
 }
 
-find_postgres() {
-    command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 ||
-        { command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/initdb" ]; }
-}
+find_postgres() { "$venv/bin/python" -c 'import sys; from tests.postgres.programs import find_program; sys.exit(find_program("initdb") is None)'; }
 
 set_up_postgres() {
     find_postgres && return

@@ -14,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import pieces
+from tests.postgres.programs import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Folders whose tests need Java, or servers for long.
 SERVERS = ("tests/spark/", "tests/suites/")
+# Its quick tests run where its server is installed.
+POSTGRES = "tests/postgres/"
 # One process runs all tests that use Spark: to start it takes ten times as long as to start PostgreSQL.
 WHOLE = "tests/spark/"
 QUICK = "not slow"
@@ -32,7 +35,7 @@ QUICK_CPU_S_MAX = 2.0
 SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 _too_long: dict[str, float] = {}
-_session_fixtures_cpu_s = 0.0
+_shared_cpu_s = 0.0
 _began_cpu_s = 0.0
 
 
@@ -41,11 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--limit-quick", action="store_true", help=f"fail if a quick test took over {QUICK_CPU_S_MAX:g} CPU seconds"
     )
-
-
-def is_quick_run(config: pytest.Config) -> bool:
-    """Say whether only quick tests run, which make do with the servers that are there."""
-    return bool(config.option.markexpr == QUICK)
 
 
 def engine_params(engines: Iterable[str]) -> list[ParameterSet]:
@@ -81,11 +79,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files without a quick test for a quick run."""
-    if not is_quick_run(config):
+    """Do not import files for a quick run from which it has no test."""
+    if config.option.markexpr != QUICK:
         return None
-    path = collection_path.relative_to(config.rootpath).as_posix()
-    if f"{path}/" in SERVERS:
+    folder = f"{collection_path.relative_to(config.rootpath).as_posix()}/"
+    if folder in SERVERS or (folder == POSTGRES and find_program("initdb") is None):
         return True
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return (is_test and SLOW_FILE.search(collection_path.read_text(encoding="utf-8")) is not None) or None
@@ -133,26 +131,26 @@ def cpu_s() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-    """Count what fixtures of the session take apart: the first test that asks for one did not choose to pay."""
-    global _session_fixtures_cpu_s  # noqa: PLW0603 - the hooks of one process share a clock
+    """Count what shared fixtures take apart: the first test that asks for one did not choose to pay."""
+    global _shared_cpu_s  # noqa: PLW0603 - the hooks of one process share a clock
     began = cpu_s()
     result = yield
-    if fixturedef.scope in ("session", "package"):
-        _session_fixtures_cpu_s += cpu_s() - began
+    if fixturedef.scope != "function":
+        _shared_cpu_s += cpu_s() - began
     return result
 
 
 def pytest_runtest_logstart() -> None:
     """Begin to count the CPU seconds of a test."""
     global _began_cpu_s  # noqa: PLW0603 - as above
-    _began_cpu_s = cpu_s() - _session_fixtures_cpu_s
+    _began_cpu_s = cpu_s() - _shared_cpu_s
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
     """Send a test's CPU seconds with its last report to the process that shares out the tests."""
     if call.when == "teardown":
-        item.user_properties.append(("cpu_s", cpu_s() - _session_fixtures_cpu_s - _began_cpu_s))
+        item.user_properties.append(("cpu_s", cpu_s() - _shared_cpu_s - _began_cpu_s))
     return (yield)
 
 

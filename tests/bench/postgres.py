@@ -20,7 +20,8 @@ import psycopg
 import wlc
 import wlr
 from tests.bench.measure import Line, Setting, duration, timed
-from tests.postgres.cluster import Cluster, execute, new_folder, program, running
+from tests.postgres.cluster import Cluster, execute, new_folder, running
+from tests.postgres.programs import program
 from wlc.farm import paths
 
 if TYPE_CHECKING:

@@ -148,7 +148,6 @@ def test_first_master_is_fenced_off_where_the_copy_was_faster(source: Path, farm
         connection.execute("CREATE TEMP TABLE mine AS FROM t")
 
 
-@pytest.mark.slow
 def test_a_master_whose_fence_is_gone_writes_again(source: Path, farm: str):
     config = open_database("bank", farm).config()
     open_database("bank", farm).change_config(lambda config: replace(config, state=STOPPED))
@@ -444,7 +443,6 @@ def test_stopped_copies_do_not_both_become_master_again(source: Path, farm: str)
     assert published_contents(farm, "other") == file_contents(copy)
 
 
-@pytest.mark.slow
 def test_stopped_master_moves_to_another_farm(source: Path, farm: str):
     wlc.stop(source)
     wlc.master(source, farm=farm + " 2")

@@ -17,8 +17,6 @@ from wlc.farm.errors import CorruptError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.slow
-
 VALID = [
     relation(1, 3),
     begin(5),

@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A running server; quick tests are skipped where PostgreSQL is not installed."""
+def cluster() -> Iterator[Cluster]:
+    """A running server."""
     # PostgreSQL's drivers are needed by its tests only, and pytest loads the plugin itself.
-    from tests.postgres.cluster import find_program, new_folder, running
-    from tests.selection import is_quick_run
+    from tests.postgres.cluster import new_folder, running
 
-    if is_quick_run(pytestconfig) and find_program("initdb") is None:
-        pytest.skip("there is no PostgreSQL: sh tests/run.sh --rest installs it where it may")
     yield from running(new_folder())
 
 

@@ -16,8 +16,9 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import call_command, run_command
-from tests.postgres.cluster import Cluster, execute, new_folder, program, running
+from tests.postgres.cluster import Cluster, execute, new_folder, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
+from tests.postgres.programs import program
 from tests.sampling import sampled
 from wlc.farm.addresses import without_password
 from wlc.farm.database import open_database

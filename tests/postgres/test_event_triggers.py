@@ -17,8 +17,9 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import run_command
-from tests.postgres.cluster import execute, program
+from tests.postgres.cluster import execute
 from tests.postgres.comparing import texts_of
+from tests.postgres.programs import program
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from tests.fault.breaker import DIES_AFTER, DIES_BEFORE, LOSES_ANSWER, TEARS, Br
 from tests.fault.processes import COMMANDS, DEADLINE_S, Program, rounds, run_command, seed, wait_until
 from tests.fault.trial import check_log
 from tests.lake import any_file
-from tests.postgres.cluster import Cluster, execute, new_folder, program, running
+from tests.postgres.cluster import Cluster, execute, new_folder, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
+from tests.postgres.programs import program
 from tests.sampling import sampled
 from tests.scratch import attached
 from wlc.capture.postgres import setup, source

@@ -12,7 +12,8 @@ import duckdb
 import pytest
 
 from tests.ports import free_port
-from tests.postgres.cluster import new_folder, program, user_that_may_run_it
+from tests.postgres.cluster import new_folder, user_that_may_run_it
+from tests.postgres.programs import program
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import run_command
-from tests.postgres.cluster import execute, program
+from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
+from tests.postgres.programs import program
 from wlc.capture.postgres import prepare
 from wlc.farm.errors import FarmError, UnsupportedError
 

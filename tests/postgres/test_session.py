@@ -30,6 +30,8 @@ from wlr.engine.postgres import connection as replicas
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 # Libraries of PostgreSQL itself that have settings, and are loaded when they are needed.
 LIBRARIES = ("plpgsql", "auto_explain", "pg_trgm", "postgres_fdw")
 SETTINGS = "SELECT name, setting, vartype, min_val, max_val, enumvals FROM pg_settings WHERE context IN {}"
@@ -289,7 +291,6 @@ def scenario(url: str, farm: str, replica: str, tmp_path: Path) -> tuple[list[st
     return [f"{d.statement} {d.original or ''}" for d in statements], held_in_duckdb(tmp_path / "r.duckdb")
 
 
-@pytest.mark.slow
 def test_no_setting_changes_what_arrives(server: Cluster, tmp_path: Path):
     plain, copy = server.create_database(), server.create_database()
     expected = scenario(plain, str(tmp_path / "farm"), copy, tmp_path)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 SEED = """
     CREATE TABLE keyed (id INTEGER PRIMARY KEY, a INTEGER, b VARCHAR, c DOUBLE);
     INSERT INTO keyed SELECT i, i % 7, 'v' || i, i / 3 FROM range(500) r(i);
@@ -335,6 +333,7 @@ def test_conflicting_cursors_fail_as_in_duckdb(pair) -> None:
     assert published(str(farm)) == contents(captured._raw, "sales")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("altered", ["INTEGER USING NULL", "INTEGER USING 7", "VARCHAR USING 'x'"])
 @pytest.mark.parametrize("rows", [0, 1])
 def test_rows_that_come_before_a_table_is_rewritten_are_a_conflict(pair, altered: str, rows: int) -> None:

@@ -43,7 +43,6 @@ def test_a_method_that_duckdb_does_not_have_is_refused(master: str) -> None:
         connection.write_rows()
 
 
-@pytest.mark.slow
 def test_no_method_returns_the_raw_connection(master: str, tmp_path: Path) -> None:
     with wlc.connect(master) as connection:
         values = connection.sql("SELECT 7 AS a").to_arrow_table()
@@ -56,7 +55,6 @@ def test_no_method_returns_the_raw_connection(master: str, tmp_path: Path) -> No
     assert replicated(master, tmp_path) == [0, 1, 2, 3, 4, 7, 8, 9]
 
 
-@pytest.mark.slow
 def test_a_statement_prepared_by_a_relation_call_is_captured(master: str, tmp_path: Path) -> None:
     with wlc.connect(master) as connection:
         connection.sql("PREPARE gone AS DELETE FROM t WHERE a = 0")

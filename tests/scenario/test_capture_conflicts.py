@@ -17,8 +17,6 @@ from wlc.farm.errors import UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 LAYOUTS = [
     "id INTEGER PRIMARY KEY, a VARCHAR, b DOUBLE",
     "id INTEGER, a VARCHAR, b DOUBLE",
@@ -44,12 +42,15 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["keyed", "bag", "rowid is a column"])
 def test_what_two_connections_do_at_once_is_replicated_or_refused(tmp_path: Path, layout: str) -> None:
     pairs = [(first, second) for first in STATEMENTS for second in STATEMENTS]
     if not wants_all():
         # Every statement still comes first and second. Fewer pairs tell that the layout makes no difference.
-        pairs = pairs[::8] if "KEY" in layout else pairs[::11]
+        few = pairs[::8] if "KEY" in layout else pairs[::11]
+        # DuckDB notices no conflict where a MERGE writes to no row.
+        pairs = [*few, *[pair for pair in pairs if "never" in pair[1] and pair not in few]]
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(str(source)) as connection:
         for number in range(len(pairs)):
@@ -100,6 +101,7 @@ def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:
     assert file_contents(tmp_path / "replica.duckdb") == file_contents(source)
 
 
+@pytest.mark.slow
 def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_duckdb(tmp_path: Path) -> None:
     """Programs run a transaction again after this class of error."""
     writes = ["DELETE FROM {t} WHERE id < 3", "DELETE FROM {t}", "UPDATE {t} SET a = 'y' WHERE id = 1"]
@@ -108,7 +110,7 @@ def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_d
     wlc.master(tmp_path / "sales.duckdb", create=True)
     outcomes = []
     for database in (duckdb.connect(tmp_path / "plain.duckdb"), wlc.connect(tmp_path / "sales.duckdb")):
-        found: list[tuple[type, str] | None] = []
+        found: list[type | None] = []
         with database as one, one.cursor() as other:
             for number, (write, change) in enumerate(pairs):
                 name = f"t{number}"
@@ -120,7 +122,7 @@ def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_d
                     other.execute("COMMIT")
                     found.append(None)
                 except (duckdb.Error, UnsupportedError) as error:
-                    found.append((type(error), str(error).replace("plain.", "sales.")))
+                    found.append(type(error))
                     with suppress(duckdb.Error):
                         other.execute("ROLLBACK")
         outcomes.append(found)

@@ -154,7 +154,6 @@ def test_transactions_are_those_of_duckdb(tmp_path: Path, journalled: list[tuple
         assert published(farm) == contents(plain, "sales")
 
 
-@pytest.mark.slow
 def test_a_transaction_has_its_user_times_and_images(tmp_path: Path, journalled: list[tuple[int, int]]) -> None:
     source, farm = make(tmp_path)
     with wlc.connect(source) as captured:

@@ -282,7 +282,6 @@ def test_a_transaction_has_its_rows_times_and_user(pair: tuple[Any, Any, str], s
     assert all(t.user for t in found)
 
 
-@pytest.mark.slow
 def test_a_lost_row_is_noticed(
     pair: tuple[Any, Any, str], small: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +304,6 @@ def test_a_lost_row_is_noticed(
     assert published(farm) == contents(captured._raw, "sales")
 
 
-@pytest.mark.slow
 def test_what_another_transaction_changed_is_a_conflict(pair: tuple[Any, Any, str]) -> None:
     _, captured, farm = pair
     with captured.cursor() as other:
@@ -319,7 +317,6 @@ def test_what_another_transaction_changed_is_a_conflict(pair: tuple[Any, Any, st
     assert published(farm) == contents(captured._raw, "sales")
 
 
-@pytest.mark.slow
 def test_an_update_leaves_its_row_in_its_place(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
     """So a transaction that updates a row excludes others that do, also where no index has the column."""
     _, captured, farm = pair
@@ -338,7 +335,6 @@ def test_an_update_leaves_its_row_in_its_place(pair: tuple[Any, Any, str], small
     assert published(farm) == contents(captured._raw, "sales")
 
 
-@pytest.mark.slow
 def test_a_schema_change_and_a_temporary_table_are_seen(pair: tuple[Any, Any, str]) -> None:
     _, captured, farm = pair
     captured.execute("INSERT INTO child VALUES (10, NULL)")

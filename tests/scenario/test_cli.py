@@ -89,7 +89,6 @@ def tree(folder: Path) -> dict[str, str]:
 # The main job
 
 
-@pytest.mark.slow
 def test_master_to_replica(shell, sales, tmp_path) -> None:
     status = shell.answer("wlc", "status", sales)
     assert (status["name"], status["tick"], status["unpublished"]) == ("sales", 3, 0)
@@ -468,7 +467,6 @@ def test_damaged_log_file_is_named_and_nothing_of_it_is_applied(shell, sales, tm
     assert not Path("copy.duckdb").exists() or shell.answer("wlr", "tick", "copy.duckdb") == {"tick": 0}
 
 
-@pytest.mark.slow
 def test_damaged_data_file_is_named_and_what_came_before_it_is_there(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlc", "sql", sales, "DELETE FROM orders") == 0
@@ -599,7 +597,6 @@ def test_help_lists_every_command_once_by_task(shell, program) -> None:
     assert sorted(listed) == sorted(name.replace("_", "-") for name in known)
 
 
-@pytest.mark.slow
 def test_bash_completes_commands_and_options(tmp_path) -> None:
     script = """
         source <("$1/wlc" --show-completion bash)

@@ -552,7 +552,6 @@ def test_pruning_waits_for_a_feed(tmp_path: Path):
     assert shop.database.batch_numbers() == [3]
 
 
-@pytest.mark.slow
 def test_pruning_does_not_wait_for_a_feed_that_cannot_go_on(tmp_path: Path):
     shop = made(tmp_path)
     shop.write("CREATE TABLE t (id INTEGER)")
@@ -798,7 +797,6 @@ def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path:
         wlr.feed(other_name.url, to=str(out))
 
 
-@pytest.mark.slow
 def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
     """The history's first snapshot lies behind the last batch of the former one, which it names in its position."""
     shop = made(tmp_path)

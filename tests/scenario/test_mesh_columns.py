@@ -20,8 +20,6 @@ from wlc.farm.errors import InvalidError, UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 
 def new_mesh(folder: Path, *rules: str, rows: str = "") -> Sites:
     """Oslo and Rome with a table of the name of each rule."""
@@ -50,6 +48,7 @@ def column(sites: Sites, table: str) -> dict[int, int]:
     return {k: x for k, x, _ in sites.rows("oslo", table)}
 
 
+@pytest.mark.slow
 def test_o1_o2_o3_changes_that_meet_other_values(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "old", "max", "max_delete_wins", rows="SELECT range, 10, '' FROM range(1, 5)")
     everywhere(sites, "oslo", "UPDATE {t} SET x = 12, v = 'target'")
@@ -80,6 +79,7 @@ def test_o1_o2_o3_changes_that_meet_other_values(tmp_path: Path) -> None:
     sites.replica_equals("oslo", "old", "max", "max_delete_wins")
 
 
+@pytest.mark.slow
 def test_o4_inserts_onto_rows_that_are_there(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "max", "max_ins", "max_del_win_ins")
     everywhere(sites, "oslo", "INSERT INTO {t} SELECT range, 12, 'target' FROM range(5, 9)")
@@ -135,6 +135,7 @@ def test_o5_a_rule_needs_a_column_that_it_can_compare(tmp_path: Path, capsys: py
             sites.write("oslo", statement)
 
 
+@pytest.mark.slow
 def test_a_chain_of_changes_is_compared_with_what_it_leaves(tmp_path: Path) -> None:
     """Each change of a step meets the row as those accepted before it left it, empty columns included."""
     sites = new_mesh(tmp_path, *COLUMN_RULES, rows="SELECT range, 10, '' FROM range(1, 4)")
@@ -166,6 +167,7 @@ def test_a_chain_of_changes_is_compared_with_what_it_leaves(tmp_path: Path) -> N
     sites.replica_equals("oslo", *COLUMN_RULES)
 
 
+@pytest.mark.slow
 def test_what_is_rejected_is_handed_on_to_nobody(tmp_path: Path) -> None:
     """A third site that reads only the one that rejected a change contains it, and does not get it: no convergence."""
     sites = new_mesh(tmp_path, "max", rows="VALUES (1, 10, 'first')")
@@ -183,6 +185,7 @@ def test_what_is_rejected_is_handed_on_to_nobody(tmp_path: Path) -> None:
     assert sum(sites.take(site) for site in sites.names) == 0
 
 
+@pytest.mark.slow
 def test_numbers_of_one_site_each_make_all_sites_equal(tmp_path: Path) -> None:
     """As docs/sites-rules.md says of max_ins: numbers rise, no two sites write the same one, and nobody deletes."""
     sites = new_mesh(tmp_path, "max_ins", rows="VALUES (1, 0, 'first')")

@@ -260,7 +260,6 @@ def test_runs_side_by_side_do_no_harm(shop: Shop):
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
-@pytest.mark.slow
 def test_a_lost_batch_is_a_gap_and_the_relay_stays(shop: Shop):
     shop.ship()
     before = shop.objects(shop.relay)
@@ -327,7 +326,6 @@ def test_a_key_to_verify_with_is_never_passed_over(shop: Shop, tmp_path: Path):
     assert shop.objects(shop.relay) == {}
 
 
-@pytest.mark.slow
 def test_another_past_is_refused_and_leaves_the_relay_alone(shop: Shop, tmp_path: Path):
     shop.ship()
     before = shop.objects(shop.relay)
@@ -357,7 +355,6 @@ def test_a_farm_that_was_rolled_back_is_refused(shop: Shop):
     assert shop.objects(shop.relay) == before
 
 
-@pytest.mark.slow
 def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
     shop.ship()
     assert [(found.kind, found.target) for found in replicas(open_database("shop", shop.farm))] == [
@@ -372,7 +369,6 @@ def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
         shop.ship()
 
 
-@pytest.mark.slow
 def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shop.ship()
     shop.write("INSERT INTO t VALUES (100, 'x')")
@@ -436,7 +432,6 @@ def test_files_on_one_disk_are_not_shared(tmp_path: Path):
     assert not [file for file in copies if file.suffix == ".tmp"]
 
 
-@pytest.mark.slow
 def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shop = Shop(tmp_path, str(tmp_path / "farm"), str(tmp_path / "relay"))
     wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
@@ -479,7 +474,6 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
     assert is_settled([manifest], at[relay / "wlc.config"])
 
 
-@pytest.mark.slow
 def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     shop.write("CREATE TABLE u AS SELECT range AS i FROM range(10)")
     wlc.snapshot(shop.source)

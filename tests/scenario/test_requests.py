@@ -17,8 +17,6 @@ from wlc.tiers.choice import IDLE_REGISTRY_REQUESTS, IDLE_ROUND_REQUESTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 
 def make_master(folder: Path, farm: str) -> Path:
     source = folder / "sales.duckdb"
@@ -35,6 +33,7 @@ def write(source: Path, values: range) -> None:
             connection.execute(f"INSERT INTO t VALUES ({value})")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
 def test_a_replication_without_news_asks_four_times_however_long_the_log_is(tmp_path, s3_url, into) -> None:
     source, copy = make_master(tmp_path, s3_url), tmp_path / into
@@ -49,6 +48,7 @@ def test_a_replication_without_news_asks_four_times_however_long_the_log_is(tmp_
     assert counts[0] == counts[1]
 
 
+@pytest.mark.slow
 def test_a_flush_asks_the_same_however_long_the_log_is(tmp_path, s3_url) -> None:
     source = make_master(tmp_path, s3_url)
     counts = []
@@ -73,6 +73,7 @@ def test_a_directory_with_the_log_is_not_listed(tmp_path) -> None:
     assert made == {}
 
 
+@pytest.mark.slow
 def test_batches_and_files_of_a_bucket_are_read_side_by_side(tmp_path, s3_url, monkeypatch) -> None:
     source = make_master(tmp_path, s3_url)
     write(source, range(40))
@@ -102,6 +103,7 @@ def test_batches_and_files_of_a_bucket_are_read_side_by_side(tmp_path, s3_url, m
     assert sum(number for asked, number in made.items() if "wlc_logs" in asked) <= 85 + 8, made
 
 
+@pytest.mark.slow
 def test_a_process_tests_the_store_of_a_lake_once(tmp_path, s3_url) -> None:
     source, lake = make_master(tmp_path, str(tmp_path / "farm")), f"{s3_url}/lake"
     writes = []

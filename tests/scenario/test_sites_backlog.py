@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from wlc.masters.site_step import SiteStep
 
-pytestmark = pytest.mark.slow
-
 
 def publish_each(sites: Sites, site: str, *statements: str) -> None:
     """Publish every statement in a log file of its own."""
@@ -53,6 +51,7 @@ def two(tmp_path: Path) -> Sites:
     return sites
 
 
+@pytest.mark.slow
 def test_a_backlog_is_judged_by_one_window(two: Sites) -> None:
     publish_each(two, "oslo", *(f"UPDATE t SET v = 'oslo' WHERE k = {k}" for k in range(5)))
     publish_each(two, "rome", *(f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(30)))
@@ -69,6 +68,7 @@ def test_a_backlog_is_judged_by_one_window(two: Sites) -> None:
     assert [row[1] for row in two.rows("oslo", "t")[:31]] == ["oslo"] * 5 + ["rome"] * 25 + [""]
 
 
+@pytest.mark.slow
 def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
     """Users of oslo commit and publish between the steps, steps are tried again and halved, and readers began earlier."""
     publish_each(two, "oslo", "UPDATE t SET v = 'oslo' WHERE k = 1")
@@ -119,6 +119,7 @@ def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
     assert (9, "UPDATE_ROW", "TRANS_IN_CONFLICT") in rejected
 
 
+@pytest.mark.slow
 def test_a_backlog_is_taken_at_once_up_to_a_batch_that_cannot_be_taken(two: Sites) -> None:
     publish_each(two, "rome", *(f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(8)))
     # What was rejected of one log file is what the next ones go on with.
@@ -171,6 +172,7 @@ def test_files_of_a_step_are_given_up_before_the_next_step(two: Sites) -> None:
     assert (most, held) == ([1, 1, 1], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_each_published", [True, False])
 def test_a_round_holds_one_step_at_a_time(two: Sites, is_each_published: bool) -> None:
     """Many small log files, or a large one: what was taken is given up, and what comes later is not read yet."""
@@ -233,6 +235,7 @@ def test_a_long_round_takes_no_more_memory_than_a_short_one(two: Sites) -> None:
     assert peaks[1] < 1.5 * peaks[0], peaks
 
 
+@pytest.mark.slow
 def test_what_fits_only_together_is_taken_before_what_a_user_has_changed(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found()

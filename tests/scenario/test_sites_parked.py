@@ -22,8 +22,6 @@ from wlc.multi_master import take_round
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 
 def set_rules(sites: Sites, rule: str) -> None:
     for table in TABLES:
@@ -32,6 +30,7 @@ def set_rules(sites: Sites, rule: str) -> None:
     sites.exchange()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "refers"),
     [
@@ -57,6 +56,7 @@ def test_a_row_is_changed_here_and_referred_to_there(shop: Sites, change: str, r
         shop.exchange()
 
 
+@pytest.mark.slow
 def test_rows_that_refer_to_rows_that_refer_are_parked_too(shop: Sites) -> None:
     shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
     shop.write(
@@ -71,6 +71,7 @@ def test_rows_that_refer_to_rows_that_refer_are_parked_too(shop: Sites) -> None:
     assert len(shop.rows("rome", "items")) == 7
 
 
+@pytest.mark.slow
 def test_a_plain_replica_follows_a_site_that_had_rows_parked(shop: Sites) -> None:
     """It stands behind each transaction, so that it has what refers when the row changes."""
     into = shop.folder / "copy.duckdb"
@@ -90,6 +91,7 @@ def test_a_plain_replica_follows_a_site_that_had_rows_parked(shop: Sites) -> Non
         connection.execute("INSERT INTO orders VALUES (11, 1, NULL)")
 
 
+@pytest.mark.slow
 def test_owners_of_a_mesh_change_and_refer_to_a_row(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(SCHEMA, mesh=True)
@@ -106,6 +108,7 @@ def test_owners_of_a_mesh_change_and_refer_to_a_row(tmp_path: Path) -> None:
         refuse_anything_left(sites)
 
 
+@pytest.mark.slow
 def test_a_rejected_change_is_set_back_although_rows_refer_to_it_since(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(SCHEMA)
@@ -126,6 +129,7 @@ def test_a_rejected_change_is_set_back_although_rows_refer_to_it_since(tmp_path:
         sites.replica_equals(site, *TABLES)
 
 
+@pytest.mark.slow
 def test_a_row_of_another_owner_refers_to_the_one_that_is_set_back(tmp_path: Path) -> None:
     """Rome may not write it, so nobody could do that by hand."""
     sites = Sites(tmp_path)
@@ -156,6 +160,7 @@ def test_a_successor_sets_back_a_row_to_which_others_refer(shop: Sites) -> None:
     assert shop.rows("rome", "customers")[2][1:] == (None, [], "o")
 
 
+@pytest.mark.slow
 def test_a_restored_site_takes_back_a_row_to_which_others_refer(shop: Sites) -> None:
     backup = Backup.of(shop, "rome")
     shop.write("rome", "UPDATE customers SET email = 'r' WHERE id = 3")
@@ -169,6 +174,7 @@ def test_a_restored_site_takes_back_a_row_to_which_others_refer(shop: Sites) -> 
     assert shop.rows("oslo", "orders")[1:] == [(9, 3, "B")]
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_parked_need_a_hand(tmp_path: Path) -> None:
     """A column of the table hides DuckDB's own row ids; the hint says what to do."""
     sites = Sites(tmp_path)
@@ -193,6 +199,7 @@ def test_rows_that_cannot_be_parked_need_a_hand(tmp_path: Path) -> None:
     assert sites.rows("rome", "p") == [(3, "new")]
 
 
+@pytest.mark.slow
 def test_users_write_while_rows_are_parked(shop: Sites) -> None:
     """What they began before is theirs to commit, or to try again; nobody sees half of anything after it."""
     change_and_refer(shop)
@@ -208,6 +215,7 @@ def test_users_write_while_rows_are_parked(shop: Sites) -> None:
     assert shop.rows("oslo", "notes") == [(1, 9)]
 
 
+@pytest.mark.slow
 def test_a_user_has_changed_what_would_have_to_be_parked(shop: Sites) -> None:
     change_and_refer(shop)
     with wlc.connect(shop.file("rome")) as writer:
@@ -220,6 +228,7 @@ def test_a_user_has_changed_what_would_have_to_be_parked(shop: Sites) -> None:
     assert shop.rows("oslo", "orders")[1] == (9, 3, "C")
 
 
+@pytest.mark.slow
 def test_nothing_is_parked_where_nothing_refers(shop: Sites) -> None:
     """What comes in ordinary steps is written as it always was."""
     with patch.object(ParkedRows, "park", side_effect=AssertionError):
@@ -228,6 +237,7 @@ def test_nothing_is_parked_where_nothing_refers(shop: Sites) -> None:
         refuse_anything_left(shop)
 
 
+@pytest.mark.slow
 def test_rows_in_the_way_that_need_each_other_in_a_circle_go_back(shop: Sites) -> None:
     """The order goes back to a customer that is gone, and whose address the customer has that it refers to now."""
     set_rules(shop, "epoch")
@@ -247,6 +257,7 @@ def test_rows_in_the_way_that_need_each_other_in_a_circle_go_back(shop: Sites) -
     refuse_anything_left(shop)
 
 
+@pytest.mark.slow
 def test_a_successor_sets_back_a_row_and_one_that_refers_to_it(shop: Sites) -> None:
     set_rules(shop, "epoch_trans")
     shop.write("oslo", "UPDATE customers SET v = 'o' WHERE id = 3")
@@ -265,6 +276,7 @@ def test_a_successor_sets_back_a_row_and_one_that_refers_to_it(shop: Sites) -> N
     shop.replica_equals("rome", *TABLES)
 
 
+@pytest.mark.slow
 def test_a_query_waits_until_nothing_is_parked(shop: Sites) -> None:
     """Also a relation, and one in a transaction whose snapshot it takes."""
     change_and_refer(shop)
@@ -305,6 +317,7 @@ def test_a_query_waits_until_nothing_is_parked(shop: Sites) -> None:
     assert shop.rows("oslo", "notes") == [(2, 9)]
 
 
+@pytest.mark.slow
 def test_rows_are_counted_without_what_was_parked(shop: Sites) -> None:
     shop.write("rome", "INSERT INTO orders SELECT range, 3, range FROM range(100, 200)")
     shop.write(
@@ -339,6 +352,7 @@ def test_triggers_of_rows_that_refer_do_not_run(tmp_path: Path) -> None:
     assert sites.rows("rome", "audit") == [("gone",)]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_not_parked_in_vain(shop: Sites) -> None:
     """Oslo removes a customer of whom Rome has orders: that no order of the writes helps."""
     wlc.set_rule("sales", "orders", "owner", site="rome", farm=shop.farm)
@@ -352,6 +366,7 @@ def test_what_does_not_fit_is_not_parked_in_vain(shop: Sites) -> None:
     refuse_anything_left(shop)
 
 
+@pytest.mark.slow
 def test_own_rows_give_way_over_three_levels(shop: Sites) -> None:
     shop.write(
         "rome",
@@ -366,6 +381,7 @@ def test_own_rows_give_way_over_three_levels(shop: Sites) -> None:
     refuse_anything_left(shop)
 
 
+@pytest.mark.slow
 def test_a_former_primary_parks_rows_when_it_steps_down(tmp_path: Path) -> None:
     """Its tables with changes are not those that come first."""
     sites = Sites(tmp_path)
@@ -393,6 +409,7 @@ def test_a_former_primary_parks_rows_when_it_steps_down(tmp_path: Path) -> None:
     assert sites.rows("oslo", "orders") == [(9, 3)]
 
 
+@pytest.mark.slow
 def test_a_replica_takes_rows_of_its_tables_that_are_only_added_beside_those_that_are_parked(shop: Sites) -> None:
     into = shop.folder / "copy.duckdb"
     shop.write("oslo", "INSERT INTO orders VALUES (2, 1, 'B')")

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.circle import Circle
 
-pytestmark = pytest.mark.slow
-
 SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)"
 
 
@@ -97,6 +95,7 @@ def test_case_1_a_site_that_is_ahead_of_its_log_goes_on(two: Sites) -> None:
     assert histories(two, "rome") == [None]
 
 
+@pytest.mark.slow
 def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sites) -> None:
     backup = Backup.of(two, "rome")
     two.write("rome", "INSERT INTO t VALUES (101, 'rome'), (102, 'rome')", "DELETE FROM t WHERE k = 102")
@@ -134,6 +133,7 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
     assert all(check.outcome == "same" for check in wlc.verify_source(two.file("rome")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a statement", "a transaction that began before", "a connection opened meanwhile"])
 @pytest.mark.parametrize("inside", [(own_past, "_note"), (DuckDBSource, "take_back")], ids=["a batch", "between two"])
 def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(
@@ -198,6 +198,7 @@ def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(
     assert histories(two, "rome") == [None]
 
 
+@pytest.mark.slow
 def test_case_2_of_a_primary_with_schema_changes_and_sequences(two: Sites) -> None:
     backup = Backup.of(two, "oslo")
     two.write(
@@ -236,6 +237,7 @@ def test_case_3_what_is_journalled_and_was_published_is_dropped(two: Sites) -> N
     assert histories(two, "rome") == [None]
 
 
+@pytest.mark.slow
 def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
     """389 Directory Server's backup_test::test_replication: backup, changes on both, destroy, restore, in step."""
     wlc.set_rule(two.file("oslo"), "t", "epoch")
@@ -267,6 +269,7 @@ def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
     two.replica_equals("rome", "t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "rule"), [(False, "owner"), (False, "none"), (True, "owner")])
 def test_case_3_what_a_site_has_committed_since_is_newer_than_its_own_past(
     tmp_path: Path, rule: str, *, mesh: bool
@@ -300,6 +303,7 @@ def test_case_3_what_a_site_has_committed_since_is_newer_than_its_own_past(
     two.replica_equals("oslo", "t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["epoch", "epoch_trans"])
 def test_case_3_what_a_site_has_committed_since_is_judged_by_its_own_past(tmp_path: Path, rule: str) -> None:
     """Also if the primary reads both at once."""
@@ -318,6 +322,7 @@ def test_case_3_what_a_site_has_committed_since_is_judged_by_its_own_past(tmp_pa
     assert [row.key for row in wlc.exceptions(two.file("oslo"))] == [{"k": 101}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["epoch", "none"])
 def test_case_3_what_the_backup_held_and_was_published_since_is_no_new_transaction(two: Sites, rule: str) -> None:
     """The log file that it came with holds more, which the backup does not."""
@@ -343,6 +348,7 @@ def test_case_3_what_the_backup_held_and_was_published_since_is_no_new_transacti
     two.replica_equals("rome", "t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [None, 0, 5])
 @pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("site", ["rome", "oslo"])
@@ -373,6 +379,7 @@ def test_case_3_sequences_go_on_behind_both_pasts(two: Sites, site: str, step: i
     assert [row[0] for row in two.rows(site, "s") if row[1] == "then"] == [step * (1 + max(3, lost or 0) + 1)]
 
 
+@pytest.mark.slow
 def test_case_3_what_was_read_since_had_not_seen_its_own_past(two: Sites) -> None:
     """The second transaction began behind the first one, whose tick was that of the past then."""
     wlc.set_rule("sales", "t", "epoch_trans", reads="exclusive", farm=two.farm)
@@ -397,6 +404,7 @@ def test_case_3_what_was_read_since_had_not_seen_its_own_past(two: Sites) -> Non
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["rome", "oslo"])
 def test_nothing_is_published_in_a_history_that_the_farm_has_not_heard_of(two: Sites, site: str) -> None:
     """The farm gives no answer when it is told of the new history; the program writes on, and publishes that."""
@@ -420,6 +428,7 @@ def test_nothing_is_published_in_a_history_that_the_farm_has_not_heard_of(two: S
     two.replica_equals(site, "t")
 
 
+@pytest.mark.slow
 def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two: Sites) -> None:
     wlc.set_rule(two.file("oslo"), "t", "epoch")
     two.exchange()
@@ -439,6 +448,7 @@ def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two:
     two.replica_equals("rome", "t")
 
 
+@pytest.mark.slow
 def test_case_3_of_a_primary_judges_what_it_has_committed_since(two: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     """All others go by what it had published: it is judged as if another site had written it."""
     wlc.set_rule(two.file("oslo"), "t", "epoch")
@@ -512,6 +522,7 @@ def test_case_3_of_a_primary_that_has_changed_the_schema_is_refused(two: Sites) 
     assert keys(two, "oslo") == [100, 201]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_case_0_and_4_what_its_log_lost_comes_back_from_others(two: Sites, *, is_lost: bool) -> None:
     """File and folder were rolled back together, or the folder was lost: the file alone would look fine."""
@@ -548,6 +559,7 @@ def test_case_4_of_a_primary(two: Sites) -> None:
     assert (1, "oslo") in two.rows("oslo", "t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["rome", "oslo"])
 @pytest.mark.parametrize("has_held", [True, False], ids=["with transactions that it held", "without"])
 def test_a_backup_behind_what_was_pruned_is_refused(
@@ -606,6 +618,7 @@ def test_case_5_an_unknown_past_is_refused(two: Sites) -> None:
         two.write("rome", "INSERT INTO t VALUES (102, 'rome')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_a_site_whose_published_past_nobody_took_does_not_take_over(
     two: Sites, capsys: pytest.CaptureFixture[str], *, is_alone: bool

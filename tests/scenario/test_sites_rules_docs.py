@@ -48,7 +48,6 @@ def test_every_rule_has_an_example() -> None:
     assert rules >= {"owner", "epoch", "epoch_trans", "newest", "add", "max", "old"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_that_sets_a_rule(
     founded: dict[bool, Sites], command: str, capsys: pytest.CaptureFixture[str]

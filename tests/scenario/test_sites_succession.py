@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 TABLES = ("t", "e")
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
@@ -105,6 +103,7 @@ def before_use(module: object, name: str, do: Callable[[], object]) -> Iterator[
         yield used
 
 
+@pytest.mark.slow
 def test_a_planned_change(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     three.write("oslo", "INSERT INTO t VALUES (4, 'waits')")
     assert run_app(app, "wlc", ["role", "sales", "rome", "primary", "--farm", three.farm]) == 2
@@ -144,6 +143,7 @@ def test_a_planned_change(three: Sites, capsys: pytest.CaptureFixture[str]) -> N
     assert [site.site for site in wlc.sites("sales", farm=three.farm)] == ["rome", "paris", "berlin"]
 
 
+@pytest.mark.slow
 def test_a_successor_judges_itself_first(three: Sites) -> None:
     """What Paris wrote and Oslo never read is judged by Oslo's log; Rome, which contains that, does not skip it."""
     three.write("paris", "UPDATE e SET v = 'paris' WHERE k = 1", "INSERT INTO t VALUES (7, 'paris')")
@@ -171,6 +171,7 @@ def test_a_successor_judges_itself_first(three: Sites) -> None:
     assert three.rows("paris", "e")[0] == (1, "paris")
 
 
+@pytest.mark.slow
 def test_a_fenced_primary_goes_on_as_a_secondary_and_is_judged(three: Sites) -> None:
     """Halted for an hour with transactions that it has not published, and with verdicts that nobody has seen."""
     three.write("paris", "UPDATE t SET v = 'paris' WHERE k IN (2, 3)", "INSERT INTO e VALUES (8, 'paris')")
@@ -208,6 +209,7 @@ def _rome_leads(three: Sites) -> None:
     assert three.rows("rome", "t") == [(1, "a"), (2, "paris"), (3, "paris")]
 
 
+@pytest.mark.slow
 def test_what_only_a_primary_writes_keeps_it_fenced(three: Sites) -> None:
     halted = wlc.connect(three.file("oslo"))
     halted.execute("INSERT INTO bag VALUES ('oslo')")
@@ -226,6 +228,7 @@ def test_what_only_a_primary_writes_keeps_it_fenced(three: Sites) -> None:
     three.refuse_differences(*TABLES)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_rejected_as_a_whole(three: Sites) -> None:
     """Without the rejected row, the accepted one breaks a constraint."""
     three.write("oslo", "INSERT INTO u VALUES (1, 'one'), (2, 'two')")
@@ -243,6 +246,7 @@ def test_what_does_not_fit_is_rejected_as_a_whole(three: Sites) -> None:
     assert "main.u WRITE_ROW constraint" in causes(three, "paris")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "most"), [(2, 5), (4, 1)])
 def test_what_does_not_fit_without_what_is_rejected_is_rejected_and_nothing_else(
     three: Sites, rows: int, most: int
@@ -278,6 +282,7 @@ def test_what_does_not_fit_without_what_is_rejected_is_rejected_and_nothing_else
     assert misfits == {*range(100, 100 + rows), *range(200, 200 + rows), *({302} if not behind else ())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["oslo publishes", "rome takes", "paris takes", "again"])
 def test_a_change_that_died_half_way_is_finished_by_whoever_meets_it(three: Sites, who: str) -> None:
     three.write("oslo", "INSERT INTO t VALUES (4, 'oslo')")
@@ -301,6 +306,7 @@ def test_a_change_that_died_half_way_is_finished_by_whoever_meets_it(three: Site
     assert (4, "oslo") in three.rows("paris", "t")
 
 
+@pytest.mark.slow
 def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
     three.write("rome", "UPDATE e SET v = 'rome' WHERE k = 1", "UPDATE e SET v = 'rome' WHERE k = 2")
     wlc.flush(three.file("rome"))
@@ -316,6 +322,7 @@ def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
     assert causes(three, "paris") == ["main.e UPDATE_ROW DATA_IN_CONFLICT"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "name"), [(take_round, "take_over"), (succession, "founder_of")])
 def test_a_successor_is_succeeded_before_it_has_taken_over(three: Sites, module: object, name: str) -> None:
     """It reads no more what only a primary reads, and does not take the end of its own log for a restored backup."""
@@ -335,6 +342,7 @@ def test_a_successor_is_succeeded_before_any_call_of_the_store(three: Sites) -> 
         succeeded(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "name"), [(restored, "read_newest"), (take_round, "SiteLog")])
 def test_a_primary_is_succeeded_while_it_takes(three: Sites, module: object, name: str) -> None:
     """What others have of its successor is no lie, and it was not restored from a backup: it is a secondary now."""
@@ -412,6 +420,7 @@ def succeed(sites: Sites, number: int, meanwhile: AbstractContextManager[list[st
     return calls
 
 
+@pytest.mark.slow
 def test_x3_roles_are_swapped_four_times(three: Sites) -> None:
     """role_var and epoch: conflicts are decided for whoever is the primary then, and all end equal."""
     for number, (winner, loser) in enumerate([("rome", "oslo"), ("oslo", "rome")] * 2):
@@ -432,6 +441,7 @@ def test_x3_roles_are_swapped_four_times(three: Sites) -> None:
     assert (circle.term, circle.primary) == (5, "oslo")
 
 
+@pytest.mark.slow
 def test_changes_of_primary_by_chance(tmp_path: Path) -> None:
     """Writers, takes, takes that die, and changes of primary in any order: all sites end equal."""
     for trial in range(12 if wants_all() else 1):

@@ -151,7 +151,6 @@ def contents(connection: duckdb.DuckDBPyConnection, source: str) -> list[str]:
     return sorted(str(row) for row in connection.execute(f"FROM {source}").fetchall())
 
 
-@pytest.mark.slow
 def test_a_copy_has_everything_the_master_has(master: duckdb.DuckDBPyConnection, farm: FarmDatabase) -> None:
     master.execute(SCHEMA)
     manifest = take_one(master, farm)

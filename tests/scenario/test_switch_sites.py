@@ -18,8 +18,6 @@ from tests.sites import Sites
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import target_at
 
-pytestmark = pytest.mark.slow
-
 SCHEMA = "CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO a VALUES (1, 'one'), (2, 'two')"
 
 
@@ -157,6 +155,7 @@ def rows_in(into: Path) -> list[tuple[object, ...]]:
         return connection.execute("FROM a ORDER BY ALL").fetchall()
 
 
+@pytest.mark.slow
 def test_a_bad_past_is_undone_where_a_relay_keeps_it(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(SCHEMA)

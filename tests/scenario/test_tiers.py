@@ -115,7 +115,6 @@ def two_relays(town: Town) -> Town:
     return town
 
 
-@pytest.mark.slow
 def test_readers_spread_over_slots_move_from_what_fails_and_hold_when_the_registry_is_away(two_relays: Town) -> None:
     town = two_relays
     assert {town.replica("x", upstream="auto"), town.replica("y", upstream="auto")} == {"a", "b"}
@@ -319,7 +318,6 @@ def test_a_feed_chooses_switches_and_is_pinned_as_replicas_are(two_relays: Town)
     assert fed() == ("hq", lines + 2)
 
 
-@pytest.mark.slow
 def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> None:
     town, out = own, own.folder / "out.jsonl"
     feed = partial(wlr.feed, "shop", farm=town.farm, to=str(out), upstream="auto")
@@ -364,7 +362,6 @@ def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.
     assert re.search(r"^registries .*" + ".*".join(map(re.escape, registries)), shown, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.slow
 def test_another_past_is_never_read_from(own: Town, tmp_path: Path) -> None:
     town = own
     town.replica("x", upstream="auto")

@@ -28,8 +28,9 @@ import psycopg
 import wlc
 import wlr
 from tests.lake import to_duckdb
-from tests.postgres.cluster import execute, program
+from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb, texts_of
+from tests.postgres.programs import program
 from tests.suites.postgres_refusals import documented, documented_stop
 from wlc.farm.errors import FarmError
 

@@ -137,7 +137,6 @@ def test_rounds_while_the_log_grows_send_what_389_sends(
         assert [each for each in theirs if each[0] == history] == [each for each in missing if each[0] == history]
 
 
-@pytest.mark.slow
 @given(logs(), st.sampled_from("abc"))
 def test_own_changes_come_back_as_389_sends_them_where_it_does_not_ignore_them(
     drawn: tuple[Log, dict[str, int]], own: str

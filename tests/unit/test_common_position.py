@@ -164,7 +164,6 @@ def replicas(sites: list[ModelLog]) -> Iterator[tuple[ModelLog, ModelReplica]]:
             yield home, ModelReplica(place.position, place.contained)
 
 
-@pytest.mark.slow
 def test_what_is_accepted_is_what_replaying_both_logs_says() -> None:
     accepted: list[Position] = []
 
@@ -184,7 +183,6 @@ def test_what_is_accepted_is_what_replaying_both_logs_says() -> None:
     assert len(accepted) > 150
 
 
-@pytest.mark.slow
 @machine_settings(60)
 @given(sites=worlds(), bit=st.integers(0, 255))
 def test_one_bit_flipped_in_a_proof_is_refused(sites: list[ModelLog], bit: int) -> None:

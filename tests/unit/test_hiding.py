@@ -55,7 +55,6 @@ def test_other_names_pass(statement: str) -> None:
     refuse_hiding(statement)
 
 
-@pytest.mark.slow
 def test_the_capture_goes_on_computing_with_duckdb_s_own(tmp_path: Path) -> None:
     source, copy = tmp_path / "sales.duckdb", tmp_path / "copy.duckdb"
     wlc.master(source, create=True)

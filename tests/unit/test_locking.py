@@ -90,7 +90,6 @@ _PARTS = (
 )
 
 
-@pytest.mark.slow
 @given(st.lists(st.sampled_from(_PARTS)).map("".join) | st.lists(st.sampled_from(_PARTS)).map(" ".join) | st.text())
 def test_what_does_not_contain_the_word_is_not_touched(text: str) -> None:
     """Whatever it is, DuckDB gets it as it was typed, and says itself what is wrong with it."""

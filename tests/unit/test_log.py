@@ -196,7 +196,6 @@ def batches(draw: st.DrawFn) -> Batch:
     return Batch("db", number, "h", ticks[0], ticks[-1], "", draw(texts), tuple(transactions), files, {"h": ticks[-1]})
 
 
-@pytest.mark.slow
 @given(batches())
 def test_any_batch_is_read_as_written(batch: Batch) -> None:
     assert decode_batch(encode_batch(batch), "x") == batch
@@ -321,7 +320,6 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(st.data())
 def test_a_forged_value_is_corrupt_or_a_value_that_can_be_written_again(data: st.DataObject) -> None:
     lines = lines_of(BATCH)

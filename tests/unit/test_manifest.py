@@ -81,7 +81,6 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(st.sampled_from(sorted(json.loads(encode_manifest(MANIFEST))["manifest"])), json_values)
 def test_a_forged_value_is_corrupt_or_can_be_written_again(key: str, value: object) -> None:
     try:

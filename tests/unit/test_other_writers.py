@@ -28,7 +28,6 @@ def test_what_is_in_doubt_is_remembered(doubt: Doubt) -> None:
         assert decode(damaged, 7, has_log=False).is_open
 
 
-@pytest.mark.slow
 def test_changing_a_row_that_another_program_changed_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "m.duckdb"
     with duckdb.connect(source) as connection:

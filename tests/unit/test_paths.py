@@ -13,7 +13,6 @@ stamps = st.one_of(st.just(""), st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
 tokens = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 
 
-@pytest.mark.slow
 @given(names, numbers, st.integers(0, 10**9 - 1), stamps)
 def test_formatting_and_parsing_are_inverses(name: str, number: int, file: int, stamp: str) -> None:
     assert paths.check_database_name(name) == name
@@ -29,13 +28,11 @@ def test_formatting_and_parsing_are_inverses(name: str, number: int, file: int, 
     assert paths.with_stamp(paths.with_stamp(plain, stamp), "") == plain
 
 
-@pytest.mark.slow
 @given(tokens)
 def test_replica_paths_are_inverses(token: str) -> None:
     assert paths.parse_replica_path(paths.replica_path(token)) == token
 
 
-@pytest.mark.slow
 @given(names.filter(lambda name: len(name) <= 40), st.integers(1, 20))
 def test_a_site_has_a_folder_of_its_name(site: str, number: int) -> None:
     assert paths.is_folder_of(paths.site_folder(site, number), site)

@@ -42,7 +42,6 @@ def test_a_url_that_lacks_a_slash_is_no_folder(typed: str) -> None:
     assert locate(f"./{typed}").engine == "parquet"
 
 
-@pytest.mark.slow
 def test_every_function_takes_a_farm_as_a_path_object(tmp_path: Path) -> None:
     for function in (getattr(package, name) for package in (wlc, wlr) for name in package.__all__):
         if inspect.isfunction(function) and "farm" in (parameters := inspect.signature(function).parameters):

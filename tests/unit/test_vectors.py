@@ -37,7 +37,6 @@ def ticks(vector: dict[str, int]) -> set[tuple[str, int]]:
     return {(history, tick) for history, last in held.items() for tick in range(1, last + 1)}
 
 
-@pytest.mark.slow
 @given(vectors(), vectors())
 def test_comparing_is_comparing_sets_of_ticks(one: dict[str, int], two: dict[str, int]) -> None:
     assert contains(one, two, LINEAGE) == (ticks(one) >= ticks(two))
@@ -50,7 +49,6 @@ def test_comparing_is_comparing_sets_of_ticks(one: dict[str, int], two: dict[str
     assert compare(one, two, LINEAGE) is expected[ticks(one) >= ticks(two), ticks(two) >= ticks(one)]
 
 
-@pytest.mark.slow
 @given(vectors(), vectors())
 def test_merging_is_the_union(one: dict[str, int], two: dict[str, int]) -> None:
     assert ticks(merged(one, two, LINEAGE)) == ticks(one) | ticks(two)

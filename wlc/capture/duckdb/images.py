@@ -280,7 +280,8 @@ class Images:
             query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql}"
             present = other.sql(f'{query} WHERE rowid IN (SELECT r FROM "wlc rowids")').to_arrow_table()
         if present is None:
-            return False
+            # DuckDB refuses to write to a table that others dropped or altered, but a MERGE may write to no row.
+            return True
         self.connection.register("wlc present", present.rename_columns(["r", *self.table.columns]))
         changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", n) for n, name in enumerate(self.table.columns))
         found = self.connection.execute(
