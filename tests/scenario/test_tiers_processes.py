@@ -20,7 +20,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import DEADLINE_S, Program, run_command
+from tests.fault.processes import DEADLINE_S, Program, call_command
 from tests.feed_oracle import flat, projection
 from tests.oracle import file_contents
 from tests.scenario.test_feed import as_records, lines
@@ -82,7 +82,7 @@ class Land:
 
     def run(self, *words: object, code: int = 0) -> str:
         """Run a command in a process, and return what it says: on standard output, or why it failed."""
-        done = run_command(str(words[0]), *words[1:])
+        done = call_command(str(words[0]), *words[1:])
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done.stderr if code else done.stdout
 
