@@ -1,4 +1,4 @@
-"""Tiers as they are run: commands in processes of their own, in directories and in a bucket, killed with signal 9.
+"""Tiers as they are run, in directories and in a bucket: what goes on is a process, and some are killed with signal 9.
 
 `tests/unit/test_cases_of_comdb2.py` says which cases of Comdb2's suite each story shows.
 """
@@ -81,7 +81,7 @@ class Land:
         return wlc.tick(self.source)
 
     def run(self, *words: object, code: int = 0) -> str:
-        """Run a command in a process, and return what it says: on standard output, or why it failed."""
+        """Run a command, and return what it says: on standard output, or why it failed."""
         done = call_command(str(words[0]), *words[1:])
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done.stderr if code else done.stdout
