@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests import pieces
-from tests.object_store import s3_environment, s3_server, s3_url  # noqa: F401 - fixtures
+from tests.object_store import s3_environment, s3_server, s3_url, small_parts  # noqa: F401 - fixtures
 from tests.parked import shop  # noqa: F401 - a fixture
 from tests.postgres.server import cluster, cluster_of, database_url  # noqa: F401 - fixtures
 from tests.store_servers import azure_server, azure_url, google_server, google_url, sftp_server, sftp_url  # noqa: F401

@@ -39,6 +39,23 @@ def s3_environment(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return s3_server
 
 
+# The least that S3 takes as a part, except for the last one. s3fs goes over to parts at twice the size of one.
+PART_BYTES = 5 << 20
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upload in parts from 10 MiB on, and not only from 100 MiB on."""
+    from s3fs import S3FileSystem
+
+    put_file = S3FileSystem._put_file
+
+    async def put_in_parts(system: S3FileSystem, *places: str, **options: object) -> None:
+        await put_file(system, *places, chunksize=PART_BYTES, **options)
+
+    monkeypatch.setattr(S3FileSystem, "_put_file", put_in_parts)
+
+
 _numbers = itertools.count()
 
 

@@ -24,7 +24,7 @@ from wlc.farm.store.local import LocalStore
 from wlc.masters import background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 SCHEMA = """
@@ -82,20 +82,22 @@ class Sites:
         return sum(each.transactions for each in wlc.take(self.file(site)))
 
     def exchange(self) -> None:
-        """Let every site take until nobody finds anything."""
-        for _ in range(5):
-            if not sum([self.take(site) for site in self.names]):
+        """Let every site take in turn, until each of them has found nothing since another one found anything."""
+        silent = 0
+        for site in self.names * 5:
+            silent = 0 if self.take(site) else silent + 1
+            if silent == len(self.names):
                 return
         raise AssertionError("they never fall silent")
 
     def rows(self, site: str, table: str) -> list[tuple[Any, ...]]:
-        with attached(self.file(site)) as connection:
-            return connection.execute(f"FROM {table} ORDER BY ALL").fetchall()
+        return _rows_of(self.file(site), [table])[table]
 
     def refuse_differences(self, *tables: str) -> None:
+        found = {site: _rows_of(self.file(site), tables) for site in self.names}
         for table in tables:
             # As text, where NaN is itself and -0.0 is not 0.0.
-            held = {site: repr(sorted(self.rows(site, table), key=repr)) for site in self.names}
+            held = {site: repr(sorted(rows[table], key=repr)) for site, rows in found.items()}
             assert len(set(held.values())) == 1, held
 
     def names_of(self, site: str) -> list[Origin]:
@@ -112,13 +114,16 @@ class Sites:
         """A plain replica of a site's folder knows nothing of sites, and holds what the site holds."""
         into = self.folder / f"replica of {site}.duckdb"
         wlr.replicate(self.log(site).url, into=into, register=False)
-        with attached(into) as connection:
-            for table in tables or ("a", "parents", "children", "bag"):
-                held = connection.execute(f"FROM {table} ORDER BY ALL").fetchall()
-                assert repr(held) == repr(self.rows(site, table))
+        compared = tables or ("a", "parents", "children", "bag")
+        assert repr(_rows_of(into, compared)) == repr(_rows_of(self.file(site), compared))
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
         # In full: an earlier run of the tests may have verified a farm in a folder of the same name.
         assert wlr.verify_farm(self.log(site).url, full=True).problems == ()
+
+
+def _rows_of(file: Path, tables: Iterable[str]) -> dict[str, list[tuple[Any, ...]]]:
+    with attached(file) as connection:
+        return {table: connection.execute(f"FROM {table} ORDER BY ALL").fetchall() for table in tables}
 
 
 @dataclass

@@ -21,6 +21,7 @@ from wlc.farm.store import (
     StoredObject,
     open_store,
 )
+from wlc.farm.store.s3 import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -206,9 +207,10 @@ def test_list_by_prefix_order_and_depth(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_many_objects_are_listed_whole(store: Store) -> None:
-    # Services list a thousand objects at a time, a directory is listed whole.
-    count = 1100 if store.seeks else 110
+def test_many_objects_are_listed_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Services list a thousand objects at a time, the server of S3 here a hundred; a directory is listed whole.
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "100")
+    count = 1100 if store.seeks and not isinstance(store, S3Store) else 110
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: store.create(f"many/{number:04d}", b""), range(count)))
     assert [entry.path for entry in store.list("many/")] == [f"many/{number:04d}" for number in range(count)]

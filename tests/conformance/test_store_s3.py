@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.object_store import PART_BYTES
 from tests.proxy import proxy_to
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database
@@ -107,12 +108,15 @@ def test_a_lost_answer_to_replace_is_settled_by_reading_back(proxy: Proxy, s3_ur
         store.replace("x", b"3", '"0123456789abcdef0123456789abcdef"')
 
 
+LARGE_BYTES = 2 * PART_BYTES + (1 << 20)
+
+
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
+def large(tmp_path: Path, small_parts: None) -> Path:
     """A file that is uploaded in parts."""
     file = tmp_path / "large"
     with file.open("wb") as handle:
-        handle.truncate(101 << 20)
+        handle.truncate(LARGE_BYTES)
     return file
 
 
@@ -124,7 +128,7 @@ def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, l
     with pytest.raises(AlreadyExistsError):
         store.create("large", large)
     fetched = store.fetch("large")
-    assert fetched.stat().st_size == 101 << 20
+    assert fetched.stat().st_size == LARGE_BYTES
     store.release(fetched)
     assert not fetched.exists()
 
@@ -158,7 +162,7 @@ def test_a_lost_answer_to_the_last_part_is_settled(proxy: Proxy, s3_url: str, la
 
     proxy.loses_answer = loses
     proxy.store(s3_url).create("large", large)
-    assert open_store(s3_url).list()[0].bytes == 101 << 20
+    assert open_store(s3_url).list()[0].bytes == LARGE_BYTES
 
 
 def test_an_unknown_outcome_is_said_to_be_unknown(s3_url: str) -> None:

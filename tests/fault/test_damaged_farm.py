@@ -10,7 +10,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import run_command
+from tests.fault.processes import call_command
 from tests.fault.trial import check_log
 from tests.oracle import file_contents, published
 from tests.sampling import sampled
@@ -118,7 +118,7 @@ def test_flush_finds_logs_that_lie_elsewhere_without_wlc_config(tmp_path: Path):
 @pytest.mark.slow
 def test_farm_that_is_gone_for_good_is_named_with_the_way_out(source: Path, farm: Path):
     shutil.rmtree(farm)
-    refused = run_command("wlc", "flush", source)
+    refused = call_command("wlc", "flush", source)
     assert refused.returncode == 2, refused.stderr
     assert str(farm) in refused.stderr
     assert not farm.exists()
@@ -180,9 +180,9 @@ def test_last_batch_lost_is_noticed_by_replica_and_master(source: Path, farm: Pa
     wlr.replicate(str(farm), into=replica)
     before = file_contents(replica)
     log(farm, 3).unlink()
-    commit_fails = run_command("wlc", "sql", source, "INSERT INTO t VALUES (-1, '')")
+    commit_fails = call_command("wlc", "sql", source, "INSERT INTO t VALUES (-1, '')")
     assert commit_fails.returncode in (6, 75), commit_fails.stderr
-    refused = run_command("wlc", "flush", source)
+    refused = call_command("wlc", "flush", source)
     assert refused.returncode == 6, refused.stderr
     assert "batch 3" in refused.stderr
     assert not log(farm, 4).exists()

@@ -14,7 +14,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import rounds, run_command, seed, wait_until
+from tests.fault.processes import call_command, rounds, seed, wait_until
 from tests.fault.trial import check_log
 from tests.lake import lake_contents, surplus
 from tests.oracle import file_contents, published
@@ -72,7 +72,7 @@ def test_close_says_that_the_farm_is_away_and_the_next_flush_publishes(source: P
         connection.close()
     assert str(farm) in str(caught.value)
     assert caught.value.hint
-    refused = run_command("wlc", "flush", source)
+    refused = call_command("wlc", "flush", source)
     assert refused.returncode != 0
     assert "Traceback" not in refused.stderr
     assert str(farm) in refused.stderr
@@ -89,14 +89,14 @@ def test_commands_say_what_to_type_while_the_farm_is_away(source: Path, farm: Pa
     farm.rename(away)
     again, anew = f"wlc flush {source}", [f"wlc stop {source}", f"wlc master {source}"]
     gone = f"hint: Put it back; or {anew[0]}, then {anew[1]}, which starts a new history"
-    said = run_command("wlc", "sql", source, "INSERT INTO t VALUES (2)").stderr
+    said = call_command("wlc", "sql", source, "INSERT INTO t VALUES (2)").stderr
     assert "the statements are committed and wait to be published" in said
     assert f"{gone}. Then: {again}\n" in said
-    assert f"{gone}.\n" in run_command(*again.split()).stderr
+    assert f"{gone}.\n" in call_command(*again.split()).stderr
     if is_back:
         away.rename(farm)
     for command in [again] if is_back else anew:
-        assert run_command(*command.split()).returncode == 0
+        assert call_command(*command.split()).returncode == 0
     into = source.with_name("copy.duckdb")
     wlr.replicate("bank", farm=farm, into=into, register=False)
     assert file_contents(into) == file_contents(source)

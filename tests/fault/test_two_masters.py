@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import wlc
 import wlr
 from cli import wlc as commands
 from cli.command import run_app
-from tests.fault.processes import program, rounds, run_command
+from tests.fault.processes import call_command, program, rounds
 from tests.fault.trial import check_log
 from tests.oracle import Contents, file_contents, published
 from wlc.farm.config import STOPPED
@@ -22,31 +23,39 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.fault.processes import Program
+
+# Programs that do the same with what they are given, again and again: to start one takes longer than a race.
 WRITE_AND_FLUSH = """
-import sys, wlc
+import json, sys, wlc
 from wlc.farm.errors import FarmError
-connection = wlc.connect(sys.argv[1])
-connection.execute("INSERT INTO t VALUES (?)", [int(sys.argv[2])])
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    connection.close()
-    print("published", flush=True)
-except FarmError as error:
-    print(type(error).__name__, flush=True)
+for line in sys.stdin:
+    path, value = json.loads(line)
+    connection = wlc.connect(path)
+    connection.execute("INSERT INTO t VALUES (?)", [value])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        connection.close()
+        print("published", flush=True)
+    except FarmError as error:
+        print(type(error).__name__, flush=True)
 """
 BECOME_MASTER = """
-import sys, wlc, wlc.capture.duckdb.source
+import json, sys, wlc, wlc.capture.duckdb.source
 from wlc.farm.errors import FarmError
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    wlc.master(sys.argv[1], farm=sys.argv[2], name="shared")
-    print("master", flush=True)
-except FarmError as error:
-    print(type(error).__name__, error.exit_code, error.hint, flush=True)
+for line in sys.stdin:
+    path, farm = json.loads(line)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        wlc.master(path, farm=farm, name="shared")
+        print("master", flush=True)
+    except FarmError as error:
+        print(type(error).__name__, error.exit_code, error.hint, flush=True)
 """
 
 
@@ -107,7 +116,7 @@ def test_copy_that_comes_second_is_fenced_off(source: Path, farm: str, first_wri
     if first_writes:
         write(copy, 20)
     expected = published_contents(farm)
-    refused = run_command("wlc", "flush", copy)
+    refused = call_command("wlc", "flush", copy)
     assert refused.returncode == 4, refused.stderr
     assert "published by another master" in refused.stderr
     assert "wlc stop" in refused.stderr
@@ -301,27 +310,41 @@ def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
 
 @pytest.mark.slow
 def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
-    for number in range(rounds(3)):
-        copy = moved_copy(source, f"copy {number}")
-        before = published_contents(farm)
-        with (
-            program(source, 100 + number, text=WRITE_AND_FLUSH) as one,
-            program(copy, 200 + number, text=WRITE_AND_FLUSH) as other,
-        ):
-            for running in (one, other):
-                running.wait_for("ready")
-            for running in (one, other):
-                running.say("go")
-            answers = [running.next_line() for running in (one, other)]
-            assert [running.end() for running in (one, other)] == [0, 0]
-        assert sorted(answers) == ["FencedError", "published"]
-        winner, loser = (source, copy) if answers[0] == "published" else (copy, source)
-        assert published_contents(farm) == file_contents(winner) != before
-        with pytest.raises(FencedError):
-            wlc.flush(loser)
-        if winner is copy:
-            shutil.copyfile(copy, source)
-            wlc.master(source, moved=True)
+    with two_programs(WRITE_AND_FLUSH) as programs:
+        for number in range(rounds(3)):
+            copy = moved_copy(source, f"copy {number}")
+            before = published_contents(farm)
+            answers = race(programs, [(source, 100 + number), (copy, 200 + number)])
+            assert sorted(answers) == ["FencedError", "published"]
+            winner, loser = (source, copy) if answers[0] == "published" else (copy, source)
+            assert published_contents(farm) == file_contents(winner) != before
+            with pytest.raises(FencedError):
+                wlc.flush(loser)
+            if winner is copy:
+                shutil.copyfile(copy, source)
+                wlc.master(source, moved=True)
+
+
+@contextmanager
+def two_programs(text: str) -> Iterator[tuple[Program, Program]]:
+    """Two processes that run the same program; both must end well when they get no more to do."""
+    with program(text=text) as one, program(text=text) as other:
+        yield one, other
+        for running in (one, other):
+            assert running.process.stdin is not None
+            running.process.stdin.close()
+            assert running.end() == 0, running.errors
+
+
+def race(programs: tuple[Program, Program], given: list[tuple[object, object]]) -> list[str]:
+    """Let both programs do their work on what they are given at the same time; returns what each says."""
+    for running, work in zip(programs, given, strict=True):
+        running.say(json.dumps(work, default=str))
+    for running in programs:
+        running.wait_for("ready")
+    for running in programs:
+        running.say("go")
+    return [running.next_line() for running in programs]
 
 
 # A backup
@@ -337,18 +360,18 @@ def test_master_restored_from_a_backup_is_refused_and_goes_on_in_a_new_history(s
     wlr.replicate("bank", farm=farm, into=old_replica)
     history, tick = wlc.status("bank", farm=farm).history, wlc.tick("bank", farm=farm)
     shutil.copyfile(backup, source)
-    refused = run_command("wlc", "flush", source)
+    refused = call_command("wlc", "flush", source)
     assert refused.returncode == 4, refused.stderr
     write(source, 20)
-    refused = run_command("wlc", "flush", source)
+    refused = call_command("wlc", "flush", source)
     assert refused.returncode == 4, refused.stderr
     assert "restored" in refused.stderr
     assert "hint: run exactly one master; to go on from this copy: wlc stop " in refused.stderr
     assert "SOURCE" not in refused.stderr
     # What it says is what helps.
-    stopped = run_command("wlc", "stop", source)
+    stopped = call_command("wlc", "stop", source)
     assert stopped.returncode == 0, stopped.stderr
-    begun = run_command("wlc", "master", source, "--farm", farm)
+    begun = call_command("wlc", "master", source, "--farm", farm)
     assert begun.returncode == 0, begun.stderr
     write(source, 21)
     wlc.flush(source)
@@ -379,54 +402,45 @@ def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path,
 
 @pytest.mark.slow
 def test_two_databases_become_master_of_one_name_at_once(tmp_path: Path, farm: str):
-    for number in range(rounds(4)):
-        sources = [tmp_path / f"{name} {number}.duckdb" for name in ("one", "other")]
-        for value, path in enumerate(sources):
-            with duckdb.connect(str(path)) as connection:
-                connection.execute(f"CREATE TABLE t (i INTEGER); INSERT INTO t VALUES ({value})")
-        place = f"{farm} {number}"
-        answers = become_masters([(path, place) for path in sources])
-        assert sorted(answer.split()[0] for answer in answers) == ["InvalidError", "master"], answers
-        refusal = max(answers, key=len)
-        assert refusal.startswith("InvalidError 2")
-        assert "--name" in refusal
-        winner, loser = sources if answers[0] == "master" else sources[::-1]
-        write(winner, 5)
-        wlc.flush(winner)
-        # What the refusal proposes works.
-        wlc.master(loser, farm=place, name="mine")
-        write(loser, 6)
-        wlc.flush(loser)
-        for path, name in ((winner, "shared"), (loser, "mine")):
-            assert published_contents(place, name) == file_contents(path)
+    with two_programs(BECOME_MASTER) as programs:
+        for number in range(rounds(4)):
+            sources = [tmp_path / f"{name} {number}.duckdb" for name in ("one", "other")]
+            for value, path in enumerate(sources):
+                with duckdb.connect(str(path)) as connection:
+                    connection.execute(f"CREATE TABLE t (i INTEGER); INSERT INTO t VALUES ({value})")
+            place = f"{farm} {number}"
+            answers = race(programs, [(path, place) for path in sources])
+            assert sorted(answer.split()[0] for answer in answers) == ["InvalidError", "master"], answers
+            refusal = max(answers, key=len)
+            assert refusal.startswith("InvalidError 2")
+            assert "--name" in refusal
+            winner, loser = sources if answers[0] == "master" else sources[::-1]
+            write(winner, 5)
+            wlc.flush(winner)
+            # What the refusal proposes works.
+            wlc.master(loser, farm=place, name="mine")
+            write(loser, 6)
+            wlc.flush(loser)
+            for path, name in ((winner, "shared"), (loser, "mine")):
+                assert published_contents(place, name) == file_contents(path)
 
 
 @pytest.mark.slow
 def test_one_database_becomes_master_twice_at_once(tmp_path: Path, farm: str):
-    for number in range(rounds(3)):
-        path, place = tmp_path / f"one {number}.duckdb", f"{farm} {number}"
-        with duckdb.connect(str(path)) as connection:
-            connection.execute("CREATE TABLE t (i INTEGER)")
-        answers = become_masters([(path, place), (path, place)])
-        # The second finds the file locked, or, if it came late, a master already.
-        assert sorted(answer.split()[0] for answer in answers) in (
-            ["UnavailableError", "master"],
-            ["InvalidError", "master"],
-        ), answers
-        write(path, 5)
-        wlc.flush(path)
-        assert published_contents(place, "shared") == file_contents(path)
-
-
-def become_masters(places: list[tuple[Path, str]]) -> list[str]:
-    with program(*places[0], text=BECOME_MASTER) as one, program(*places[1], text=BECOME_MASTER) as other:
-        for running in (one, other):
-            running.wait_for("ready")
-        for running in (one, other):
-            running.say("go")
-        answers = [running.next_line() for running in (one, other)]
-        assert [running.end() for running in (one, other)] == [0, 0]
-    return answers
+    with two_programs(BECOME_MASTER) as programs:
+        for number in range(rounds(3)):
+            path, place = tmp_path / f"one {number}.duckdb", f"{farm} {number}"
+            with duckdb.connect(str(path)) as connection:
+                connection.execute("CREATE TABLE t (i INTEGER)")
+            answers = race(programs, [(path, place), (path, place)])
+            # The second finds the file locked, or, if it came late, a master already.
+            assert sorted(answer.split()[0] for answer in answers) in (
+                ["UnavailableError", "master"],
+                ["InvalidError", "master"],
+            ), answers
+            write(path, 5)
+            wlc.flush(path)
+            assert published_contents(place, "shared") == file_contents(path)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import run_command
+from tests.fault.processes import call_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
 from tests.sampling import sampled
@@ -647,7 +647,7 @@ def test_patterns_are_for_postgresql_only(tmp_path: Path):
 
     path = tmp_path / "a.duckdb"
     duckdb.connect(str(path)).close()
-    done = run_command("wlc", "master", path, "--tables", "a*")
+    done = call_command("wlc", "master", path, "--tables", "a*")
     assert done.returncode == 2
     assert "all tables of a DuckDB master are replicated" in done.stderr
     assert "wlr replicate --tables" in done.stderr

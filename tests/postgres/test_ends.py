@@ -15,7 +15,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import call_command, run_command
+from tests.fault.processes import call_command
 from tests.postgres.cluster import Cluster, execute, new_folder, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.postgres.programs import program
@@ -138,7 +138,7 @@ def check_lost(url: str, farm: str, tmp_path: Path, slot: str, said: str) -> Non
             operation(url)
         assert slot in str(caught.value)
         assert "wlc stop" in str(caught.value.hint)
-    assert run_command("wlc", "run", url).returncode == GapError.exit_code
+    assert call_command("wlc", "run", url).returncode == GapError.exit_code
     before = open_database("bank", farm).config()
     with pytest.warns(UserWarning, match=said):
         assert wlc.stop(url).state == "stopped"
@@ -166,7 +166,7 @@ def test_a_lost_slot_ends_the_history_and_says_so(bank: str, farm: str, tmp_path
     transfer(bank, 2)
     slot = slot_of(bank)
     lose(bank)
-    status = run_command("wlc", "status", bank, "--json")
+    status = call_command("wlc", "status", bank, "--json")
     assert status.returncode == 0, status.stderr
     if kind == "dropped":
         assert json.loads(status.stdout)["slot"] == "gone"
@@ -292,7 +292,7 @@ def test_stop_leaves_nothing_but_the_state(database_url: str, farm: str, tmp_pat
     ) == [("indexed_b_key",)]
     assert [row[0] for row in execute(database_url, LEFT)] == ["table state", "schema wlc"]
     execute(database_url, "ALTER TABLE entry ADD COLUMN more int", "DROP TABLE later", "CREATE TABLE t (a int)")
-    transfer_refused = run_command("wlc", "flush", database_url)
+    transfer_refused = call_command("wlc", "flush", database_url)
     assert transfer_refused.returncode == InvalidError.exit_code
     assert "was stopped" in transfer_refused.stderr
     wlc.master(database_url)
@@ -379,7 +379,7 @@ def test_roles_databases_and_servers(cluster: Cluster, database_url: str, farm: 
             wlc.master(url, farm=farm, name="bank")
         assert message in str(caught.value)
         assert hint in str(caught.value.hint or "")
-        done = run_command("wlc", "master", url, "--farm", farm, "--yes")
+        done = call_command("wlc", "master", url, "--farm", farm, "--yes")
         assert done.returncode == kind.exit_code
         assert done.stderr.count("error:") == 1
         assert "Traceback" not in done.stderr
@@ -405,12 +405,12 @@ def test_a_master_is_not_made_one_twice_and_others_are_none(bank: str, farm: str
 @pytest.mark.slow
 def test_tables_are_named_before_they_are_changed(database_url: str, farm: str):
     execute(database_url, TABLES)
-    refused = run_command("wlc", "master", database_url, "--farm", farm)
+    refused = call_command("wlc", "master", database_url, "--farm", farm)
     assert refused.returncode == InvalidError.exit_code
     assert "public.account, public.entry" in refused.stderr
     assert "--yes" in refused.stderr
     assert execute(database_url, LEFT) == []
-    done = run_command("wlc", "master", database_url, "--farm", farm, "--yes")
+    done = call_command("wlc", "master", database_url, "--farm", farm, "--yes")
     assert done.returncode == 0, done.stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import run_command
+from tests.fault.processes import call_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import texts_of
 from tests.postgres.programs import program
@@ -291,7 +291,7 @@ def test_what_is_not_understood_stops_publishing_and_status_says_so(database_url
     # The hint works as it is typed, and a new history begins.
     command = re.search(r"wlc stop \S+", str(caught.value.hint))
     assert command
-    done = run_command(*command.group(0).rstrip(",;").split())
+    done = call_command(*command.group(0).rstrip(",;").split())
     assert done.returncode == 0
     assert "the history ends with tick 0: a schema change was not understood" in done.stderr
     execute(database_url, "INSERT INTO t VALUES (1)")

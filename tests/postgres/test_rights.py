@@ -13,7 +13,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import run_command
+from tests.fault.processes import call_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
 from tests.postgres.programs import program
@@ -77,7 +77,7 @@ def test_a_prepared_database_needs_no_superuser(publisher: str, database_url: st
     with pytest.raises(UnsupportedError, match="role publisher may not make it a master: permission denied") as caught:
         wlc.master(publisher, farm=farm, name="x")
     assert f"wlc master '{publisher}' --print-sql" in str(caught.value.hint)
-    done = run_command("wlc", "master", publisher, "--print-sql")
+    done = call_command("wlc", "master", publisher, "--print-sql")
     assert done.returncode == 0
     run_as_superuser(database_url, done.stdout)
     into = tmp_path / "replica.duckdb"

@@ -167,7 +167,9 @@ def is_more_than_adding(method: str, path: str, headers: Mapping[str, str]) -> b
 
 
 @pytest.mark.slow
-def test_a_master_that_may_only_add(source: Path, tmp_path: Path, proxy: Proxy, s3_url: str, s3_server: str) -> None:
+def test_a_master_that_may_only_add(
+    source: Path, tmp_path: Path, proxy: Proxy, s3_url: str, s3_server: str, small_parts: None
+) -> None:
     proxy.denied = is_more_than_adding
     options = {"endpoint_url": proxy.url, "key": "k", "secret": "s"}
     wlc.master(source, farm=s3_url, storage_options=options)
@@ -176,7 +178,8 @@ def test_a_master_that_may_only_add(source: Path, tmp_path: Path, proxy: Proxy, 
     wlc.beat(source, 5, storage_options=options)
     # Larger than one part of an upload.
     with wlc.connect(source, storage_options=options) as connection:
-        connection.execute("CREATE TABLE large AS SELECT hash(i) AS a, hash(-i) AS b FROM range(5_000_000) r(i)")
+        connection.execute("CREATE TABLE large AS SELECT hash(i) AS a, hash(-i) AS b FROM range(800_000) r(i)")
+    assert "POST 200" in proxy.seen
     wlc.snapshot(source, storage_options=options)
     wlc.repair(source, published=replicated(source, s3_url, tmp_path), storage_options=options)
     wlc.stop(source, storage_options=options)

@@ -30,6 +30,7 @@ from wlc.farm.model import Origin
 from wlc.masters.state import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from wlc.farm.circle import Circle
@@ -134,11 +135,8 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["a statement", "a transaction that began before", "a connection opened meanwhile"])
 @pytest.mark.parametrize("inside", [(own_past, "_note"), (DuckDBSource, "take_back")], ids=["a batch", "between two"])
-def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(
-    two: Sites, inside: tuple[Any, str], how: str
-) -> None:
+def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(two: Sites, inside: tuple[Any, str]) -> None:
     """Programs that had opened the file while the farm could not be reached, and such as come now."""
     backup = Backup.of(two, "rome")
     for key in (101, 102, 103):
@@ -147,43 +145,48 @@ def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(
     last = two.log("rome").config().tick
     backup.restore()
     with offline():
-        user = wlc.connect(two.file("rome"))
-    insert, events, threads = "INSERT INTO t VALUES (104, 'meanwhile')", list[str](), list[threading.Thread]()
-    if how == "a transaction that began before":
-        user.execute(f"BEGIN; {insert}")
+        user, began = wlc.connect(two.file("rome")), wlc.connect(two.file("rome"))
+    insert, events, threads = "INSERT INTO t VALUES ({}, 'meanwhile')", list[str](), list[threading.Thread]()
+    began.execute(f"BEGIN; {insert.format(104)}")
 
-    def commit() -> None:
-        if how == "a connection opened meanwhile":
-            with wlc.connect(two.file("rome")) as opened:
-                opened.execute(insert)
-        else:
-            user.execute("COMMIT" if how == "a transaction that began before" else insert)
-        events.append("committed")
+    def open_and_commit() -> None:
+        with wlc.connect(two.file("rome")) as opened:
+            opened.execute(insert.format(105))
+
+    commits: dict[str, Callable[[], object]] = {
+        "a transaction that began before": lambda: began.execute("COMMIT"),
+        "a connection opened meanwhile": open_and_commit,
+        "a statement": lambda: user.execute(insert.format(106)),
+    }
+
+    def commit(how: str) -> None:
+        commits[how]()
+        events.append(how)
 
     method = getattr(*inside)
 
     def meeting(*given: Any) -> Any:
         # At the second batch.
         if events == ["inside"]:
-            threads.append(threading.Thread(target=commit))
-            threads[0].start()
-            # Time enough to commit, if anything let it.
-            threads[0].join(0.5)
+            threads.extend(threading.Thread(target=commit, args=[how]) for how in commits)
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                # Time enough to commit, if anything let it.
+                thread.join(0.5)
         events.append("inside")
         return method(*given)
 
-    with user, patch.object(*inside, meeting):
+    with user, began, patch.object(*inside, meeting):
         with pytest.warns(UserWarning, match="has taken 3 transactions back from its own log"):
             settled = wlc.connect(two.file("rome"))
         with settled:
-            threads[0].join()
-            assert settled.execute("SELECT k FROM t WHERE k > 100 ORDER BY k").fetchall() == [
-                (101,),
-                (102,),
-                (103,),
-                (104,),
-            ]
-    assert events == ["inside", "inside", "inside", "committed"]
+            for thread in threads:
+                thread.join()
+            held = settled.execute("SELECT k FROM t WHERE k > 100 ORDER BY k").fetchall()
+            assert held == [(key,) for key in range(101, 107)]
+    assert events[:3] == ["inside"] * 3
+    assert sorted(events[3:]) == sorted(commits)
     in_step(two)
     log = two.log("rome")
     ticks = [
@@ -193,8 +196,8 @@ def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(
         for each in batch.transactions
         if each.origin is None and each.tick > last
     ]
-    assert ticks == [last + 1]
-    assert keys(two, "oslo") == [100, 101, 102, 103, 104]
+    assert ticks == [last + 1, last + 2, last + 3]
+    assert keys(two, "oslo") == list(range(100, 107))
     assert histories(two, "rome") == [None]
 
 
@@ -350,33 +353,43 @@ def test_case_3_what_the_backup_held_and_was_published_since_is_no_new_transacti
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [None, 0, 5])
-@pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("site", ["rome", "oslo"])
-def test_case_3_sequences_go_on_behind_both_pasts(two: Sites, site: str, step: int, lost: int | None) -> None:
-    """Behind what was committed since, and behind what was lost and published; None: that has not diverged."""
-    create = f"CREATE SEQUENCE q INCREMENT BY {step} START {step}"
-    two.write("oslo", create, "CREATE TABLE s (k INTEGER PRIMARY KEY DEFAULT nextval('q'), v VARCHAR)")
+def test_case_3_sequences_go_on_behind_both_pasts(two: Sites, site: str, lost: int | None) -> None:
+    """Behind what was committed since, and behind what was lost and published; None: that has not diverged.
+
+    One sequence rises, the other one falls.
+    """
+    steps = {"up": 1, "down": -1}
+
+    def inserts(v: str) -> list[str]:
+        return [f"INSERT INTO {name} (v) VALUES ('{v}')" for name in steps]
+
+    for name, step in steps.items():
+        create = f"CREATE TABLE {name} (k INTEGER PRIMARY KEY DEFAULT nextval('{name}_q'), v VARCHAR)"
+        two.write("oslo", f"CREATE SEQUENCE {name}_q INCREMENT BY {step} START {step}", create)
     two.exchange()
-    insert = "INSERT INTO s (v) VALUES ('{}')"
     with wlc.connect(two.file(site)) as master:
-        master.execute(insert.format("in the backup"))
+        for statement in inserts("in the backup"):
+            master.execute(statement)
         master.execute("CHECKPOINT")
         backup = Backup.of(two, site)
         if lost is not None:
-            master.execute("INSERT INTO s VALUES (1000, 'published')")
+            for name in steps:
+                master.execute(f"INSERT INTO {name} VALUES (1000, 'published')")
             wlc.flush(two.file(site))
-            for _ in range(lost):
-                master.execute(insert.format("published"))
+            for statement in inserts("published") * lost:
+                master.execute(statement)
     wlc.flush(two.file(site))
     two.exchange()
     backup.restore()
-    write_offline(two, site, *[insert.format("since")] * 3)
+    write_offline(two, site, *inserts("since") * 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wlc.flush(two.file(site))
         two.exchange()
-    two.write(site, insert.format("then"))
-    assert [row[0] for row in two.rows(site, "s") if row[1] == "then"] == [step * (1 + max(3, lost or 0) + 1)]
+    two.write(site, *inserts("then"))
+    found = {name: [row[0] for row in two.rows(site, name) if row[1] == "then"] for name in steps}
+    assert found == {name: [step * (1 + max(3, lost or 0) + 1)] for name, step in steps.items()}
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_a_reader_that_never_closes_keeps_what_it_opened_over_ten_rounds(farm: H
 @pytest.mark.slow
 def test_readers_that_query_without_pause_see_no_error_and_never_an_older_tick(farm: HandmadeFarm, into: Path) -> None:
     with ExitStack() as stack:
-        asking = [reader(stack, into, "opens") for _ in range(8)]
+        asking = [reader(stack, into, "opens") for _ in range(4)]
         for _ in range(3):
             go_on(farm)
             assert wlr.replicate(into=into).tick == farm.tick

@@ -1,4 +1,4 @@
-"""Tiers as they are run: commands in processes of their own, in directories and in a bucket, killed with signal 9.
+"""Tiers as they are run, in directories and in a bucket: what goes on is a process, and some are killed with signal 9.
 
 `tests/unit/test_cases_of_comdb2.py` says which cases of Comdb2's suite each story shows.
 """
@@ -20,7 +20,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import DEADLINE_S, Program, run_command
+from tests.fault.processes import DEADLINE_S, Program, call_command
 from tests.feed_oracle import flat, projection
 from tests.oracle import file_contents
 from tests.scenario.test_feed import as_records, lines
@@ -81,8 +81,8 @@ class Land:
         return wlc.tick(self.source)
 
     def run(self, *words: object, code: int = 0) -> str:
-        """Run a command in a process, and return what it says: on standard output, or why it failed."""
-        done = run_command(str(words[0]), *words[1:])
+        """Run a command, and return what it says: on standard output, or why it failed."""
+        done = call_command(str(words[0]), *words[1:])
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done.stderr if code else done.stdout
 
