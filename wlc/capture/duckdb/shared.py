@@ -103,6 +103,7 @@ class Shared:
     has_settled_past: bool = False
     _removals: dict[Name, int] = field(default_factory=dict)
     _additions: dict[Name, int] = field(default_factory=dict)
+    _alterations: dict[Name, int] = field(default_factory=dict)
     _tick: int = 0
     _layout: int = 0
     _home: Home | None = None
@@ -215,9 +216,17 @@ class Shared:
             self.last_commit = max(time, self.last_commit) if self.last_commit else time
 
     def committed(
-        self, tick: int, time: datetime, removed_from: Iterable[Name] = (), added_to: Iterable[Name] = ()
+        self,
+        tick: int,
+        time: datetime,
+        removed_from: Iterable[Name] = (),
+        added_to: Iterable[Name] = (),
+        altered: Iterable[Name] = (),
     ) -> None:
-        """Note a commit, and in which tables it removed, changed or added rows; the caller has the commit lock."""
+        """Note a commit, in which tables it removed, changed or added rows, and which it altered or dropped.
+
+        The caller has the commit lock.
+        """
         with self.commit_lock.turn:
             if tick > self.last_tick:
                 self.last_tick, self.last_commit = tick, max(time, self.last_commit or time)
@@ -226,6 +235,8 @@ class Shared:
                 self._removals[name] = self.commits
             for name in added_to:
                 self._additions[name] = self.commits
+            for name in altered:
+                self._alterations[name] = self.commits
 
     def has_removed_since(self, table: Name, commits: int) -> bool:
         """Say whether rows of a table were removed or changed after the database had seen so many commits."""
@@ -234,6 +245,10 @@ class Shared:
     def has_changed_since(self, table: Name, commits: int) -> bool:
         """Say the same, or that rows were added."""
         return self.has_removed_since(table, commits) or self._additions.get(table, 0) > commits
+
+    def has_altered_since(self, table: Name, commits: int) -> bool:
+        """Say whether a table was altered or dropped after the database had seen so many commits."""
+        return self._alterations.get(table, 0) > commits
 
     @contextmanager
     def changing_schema(self) -> Iterator[None]:
