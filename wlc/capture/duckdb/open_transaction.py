@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, digests, few_changes, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, conflicts, digests, few_changes, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -23,11 +23,10 @@ from wlc.capture.duckdb.effects import (
     clears,
     target_of,
 )
-from wlc.capture.duckdb.images import Images, conflict
+from wlc.capture.duckdb.images import Images
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
-from wlc.capture.duckdb.uncaptured import refuse_changed
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
@@ -208,7 +207,7 @@ class OpenTransaction:
         packing = self.shared.packing if self.taking is None else None
         for images in pending:
             self._complete_images(images, entry.header if alone else None, packing)
-        self._refuse_conflicts()
+        conflicts.refuse(self.shared, self._settled, self._known_as, self._rewritten, self.began_after)
         if self.taking is not None:
             self.taking.journal(replace(entry, records=tuple(self.records)))
             return True
@@ -252,31 +251,6 @@ class OpenTransaction:
             self.tables.row_settings = row_settings_changed(self.connection)
         self.row_settings = tuple({**dict(self.row_settings), **dict(self.tables.row_settings)}.items())
 
-    def _refuse_conflicts(self) -> None:
-        """Refuse what other transactions or programs did, and DuckDB does not notice; see `Images.refuse_conflict`."""
-        for images in self._settled:
-            name = images.table.name
-            known = self._known_as.get(name, name)
-            if images.removed and known is not None and self.shared.has_removed_since(known, self.began_after):
-                self._refuse_altered(known)
-                if name in self._known_as:
-                    # Others cannot read the table as it is here.
-                    raise conflict(name)
-                images.refuse_conflict()
-        for name in self._rewritten:
-            # All rows were published as this transaction saw them. DuckDB also rewrites those that it does not see.
-            if self.shared.has_changed_since(name, self.began_after):
-                raise conflict(name)
-        refuse_changed(self.shared, [images.table.name for images in self._settled if images.removed])
-
-    def _refuse_altered(self, table: Name) -> None:
-        """Refuse to compare changed rows with those of a table that another transaction has altered or dropped.
-
-        DuckDB itself refuses to commit then, but not before.
-        """
-        if self.shared.has_altered_since(table, self.began_after):
-            raise conflict(table, "the table was altered or dropped")
-
     def _settle_tick(self) -> None:
         """Take a tick after every committed one; rows that were saved under a smaller tick get the new one."""
         if self.tick > self.shared.last_tick:
@@ -292,7 +266,7 @@ class OpenTransaction:
 
     def _complete_images(self, images: Images, meta: str | None, packing: Packing | None = None) -> None:
         if images.cleared:
-            self._refuse_altered(images.table.name)
+            conflicts.refuse_altered(self.shared, images.table.name, self.began_after)
         images.complete(meta, packing)
         self._settled.append(images)
         table = images.table

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from wlc.masters.site_step import SiteStep, TakenCount
     from wlc.masters.state import MasterState, SiteState
 
-
 # What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
 
 
