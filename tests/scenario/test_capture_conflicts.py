@@ -105,7 +105,13 @@ def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:
 def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_duckdb(tmp_path: Path) -> None:
     """Programs run a transaction again after this class of error."""
     writes = ["DELETE FROM {t} WHERE id < 3", "DELETE FROM {t}", "UPDATE {t} SET a = 'y' WHERE id = 1"]
-    changes = ["DROP TABLE {t}", "ALTER TABLE {t} DROP COLUMN b", "ALTER TABLE {t} RENAME TO {t}_moved"]
+    changes = [
+        "DROP TABLE {t}",
+        "ALTER TABLE {t} DROP COLUMN b",
+        "ALTER TABLE {t} RENAME TO {t}_moved",
+        "CREATE OR REPLACE TABLE {t} (id BIGINT, a VARCHAR, b INTEGER)",
+        "CREATE OR REPLACE TABLE {t} AS SELECT DATE '2020-01-01' AS id, [i] AS a, i AS b FROM range(5) r(i)",
+    ]
     pairs = [(write, change) for write in writes for change in changes]
     wlc.master(tmp_path / "sales.duckdb", create=True)
     outcomes = []
@@ -127,3 +133,39 @@ def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_d
                         other.execute("ROLLBACK")
         outcomes.append(found)
     assert dict(zip(pairs, outcomes[1], strict=True)) == dict(zip(pairs, outcomes[0], strict=True))
+
+
+def test_rows_of_a_table_that_the_transaction_has_altered_are_those_that_others_left(tmp_path: Path) -> None:
+    """Others know the table under another name, or with other columns."""
+    theirs = ["UPDATE {t} SET a = 'one' WHERE id = 2", "INSERT INTO {t} VALUES (30, 'new', 1)", "DELETE FROM {t}"]
+    changes = [
+        "ALTER TABLE {t} RENAME TO {t}_moved",
+        "ALTER TABLE {t} ADD COLUMN c INTEGER",
+        "DELETE FROM {t} WHERE id = 4; CREATE VIEW v_{t} AS SELECT id FROM {t}",
+    ]
+    writes = ["DELETE FROM {t} WHERE id = 2", "DELETE FROM {t}"]
+    cases = [(first, change, write) for first in theirs for change in changes for write in writes]
+    source, outcomes = tmp_path / "sales.duckdb", []
+    wlc.master(source, create=True)
+    with wlc.connect(source) as one, one.cursor() as other:
+        for number, (first, change, write) in enumerate(cases):
+            name = f"t{number}"
+            one.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, a VARCHAR, b DOUBLE)")
+            one.execute(f"INSERT INTO {name} SELECT i, 'x', 0 FROM range(5) r(i)")
+            other.execute("BEGIN")
+            other.execute(f"SELECT * FROM {name}").fetchall()
+            one.execute(first.format(t=name))
+            try:
+                other.execute(change.format(t=name))
+                other.execute(write.format(t=f"{name}_moved" if "RENAME" in change else name))
+                other.execute("COMMIT")
+                outcomes.append("done")
+            except duckdb.TransactionException:
+                with suppress(duckdb.Error):
+                    other.execute("ROLLBACK")
+                outcomes.append("conflict")
+    wlr.replicate(source, into=tmp_path / "replica.duckdb")
+    assert file_contents(tmp_path / "replica.duckdb") == file_contents(source)
+    assert [case for case, found in zip(cases, outcomes, strict=True) if found == "done"] == [
+        case for case in cases if "INSERT" in case[0]
+    ]

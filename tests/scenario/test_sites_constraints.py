@@ -479,3 +479,36 @@ def test_others_take_a_row_that_the_new_primary_gave_up_when_it_took_over(famili
     families.exchange()
     families.refuse_differences("p", "c")
     families.replica_equals("paris", "p", "c")
+
+
+def test_a_rule_and_a_constraint_that_is_not_published_yet_do_not_meet(tmp_path: Path) -> None:
+    """Given the file, what waits is published first; else the site that holds the constraint does not publish it."""
+    sites = Sites(tmp_path)
+    constraints = ["n INTEGER UNIQUE", "n INTEGER; CREATE UNIQUE INDEX i ON {t} (n)", "n INTEGER REFERENCES parents"]
+    constraints.append("n INTEGER NOT NULL CHECK (n > 0)")
+    tables = [f"q{number}" for number in range(len(constraints))]
+    sites.found(
+        " ".join(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY);" for table in [*tables, "parents"]), mesh=True
+    )
+    sites.join("rome")
+    farm = f"{sites.farm}/sales"
+    for table, constraint in zip(tables, constraints, strict=True):
+        layout, _, index = constraint.partition("; ")
+        add = ["n"] if "CHECK" in constraint else []
+        with wlc.connect(sites.file("oslo")) as connection:
+            connection.execute(f"CREATE OR REPLACE TABLE {table} (id INTEGER PRIMARY KEY, {layout})")
+            connection.execute(index.format(t=table) or "SELECT 1")
+            if not add:
+                wlc.set_rule(farm, table, "newest")
+                with pytest.raises(UnsupportedError, match=f"main.{table} has the rule newest") as refused:
+                    wlc.flush(sites.file("oslo"))
+                assert f"wlc rule {farm} main.{table} owner --site oslo" in str(refused.value.hint)
+                wlc.set_rule(farm, table, "owner", site="oslo")
+                sites.take("oslo")
+                connection.execute(f"COMMENT ON TABLE {table} IS 'again'")
+            with pytest.raises(UnsupportedError, match=f"main.{table} has a"):
+                wlc.set_rule(sites.file("oslo"), table, "newest", add=add)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO q0 VALUES (1, 1)")
+    sites.exchange()
+    sites.refuse_differences(*tables)

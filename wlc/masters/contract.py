@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.site_step import SiteStep, TakenCount
-    from wlc.masters.state import MasterState
+    from wlc.masters.state import MasterState, SiteState
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +221,17 @@ class Source(ABC):
 
         Raises:
             UnavailableError: Another one has been publishing for too long. Try again.
+        """
+
+    def refuse_rules(self, site: SiteState) -> None:  # noqa: B027 -- only sites have rules
+        """Refuse to publish a table with a constraint that a rule does not keep, which was given to it meanwhile.
+
+        Args:
+            site: With the circle as it is in the farm; the source does not remember it yet.
+
+        Raises:
+            UnsupportedError: There is one. The error names the table, the rule and what to do.
+            InvalidError: A table lacks a column that its rule compares or adds.
         """
 
     @abstractmethod

@@ -107,6 +107,8 @@ def _with_circle(source: Source, database: FarmDatabase) -> MasterState:
     """Let a source that is one of several sites remember the circle as it is now, and return what it remembers."""
     state = source.require_state()
     if state.site is not None and (site := with_circle(state.site, database)) != state.site:
+        # The rule was judged by what is published. What waits here may have changed the tables since.
+        source.refuse_rules(site)
         source.remember(replace(state, site=site))
         return source.require_state()
     return state

@@ -30,6 +30,7 @@ from wlc.farm.clock import parse_time
 from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.table_names import is_meant
+from wlc.masters import adapters
 from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
@@ -90,6 +91,7 @@ def set_rule(
     named = shlex.quote(founder.url)
     _refuse_call(named, table, rule, site, reads)
     _refuse_columns(named, table, rule, column, add)
+    _publish_what_waits(db, storage_options)
     circle = read_circle(founder)
     primary = site_database(founder, circle.site(circle.primary).folder)
     tables, found = _table(primary, table)
@@ -143,6 +145,14 @@ def rules(
     if not found:
         _table(site_database(founder, circle.site(circle.primary).folder), table)
     return found
+
+
+def _publish_what_waits(db: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> None:
+    """Publish what waits in the file of a site, so that its tables are judged as they are."""
+    if adapters.is_source(db):
+        # Another process that has the file open publishes what waits, and meets the rule then.
+        with suppress(UnavailableError), opened_master(db, storage_options) as (source, database), source.publishing():
+            publish(source, database)
 
 
 def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.packed import Packing
     from wlc.farm.model import Column, Name
-
-# Another connection cannot read the table as ours does if others have dropped or altered it since. DuckDB itself then
-# refuses to commit what ours did to the table.
-CHANGED_BY_OTHERS = (duckdb.CatalogException, duckdb.BinderException)
 
 
 @dataclass
@@ -190,7 +185,7 @@ class Images:
             self.carries_meta = meta is not None and self.removed + self.added > 0
             return
         self.settle()
-        if self.cleared is not None and self.table.has_rowid:
+        if self.cleared and self.table.has_rowid:
             self._spare_others()
         self.removed, self.added = self.saved, 0
         # First the rows that were saved one by one: the copy's images would count as saved, too.
@@ -236,16 +231,13 @@ class Images:
         The transaction cannot see its removed rows any more, but another connection still can.
         """
         assert self.cleared is not None
-        removed = None
         last = -1 if self.last_rowid is None else self.last_rowid
         query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql} WHERE rowid <= {last}"
-        with suppress(*CHANGED_BY_OTHERS), self.connection.cursor() as other:
+        with self.connection.cursor() as other:
             committed = other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0]
             if committed == self.cleared - self.local_before:
                 return
             removed = other.sql(query).to_arrow_table()
-        if removed is None:
-            return
         names = ", ".join(f"removed.{name}" for name in self.table.columns)
         removed = removed.rename_columns(["r", *self.table.columns])
         self.connection.register("wlc removed", removed)
@@ -273,15 +265,11 @@ class Images:
     def _is_outdated(self) -> bool:
         saved = f"SELECT _rowid AS r, * FROM {self._saved()} AND _rowid < {LOCAL_ROWID}"
         rowids = self.connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
-        present = None
         # Another connection sees what is committed now; this one sees what was committed when it began.
-        with suppress(*CHANGED_BY_OTHERS), self.connection.cursor() as other:
+        with self.connection.cursor() as other:
             other.register("wlc rowids", rowids)
             query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql}"
             present = other.sql(f'{query} WHERE rowid IN (SELECT r FROM "wlc rowids")').to_arrow_table()
-        if present is None:
-            # DuckDB refuses to write to a table that others dropped or altered, but a MERGE may write to no row.
-            return True
         self.connection.register("wlc present", present.rename_columns(["r", *self.table.columns]))
         changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", n) for n, name in enumerate(self.table.columns))
         found = self.connection.execute(
@@ -414,11 +402,11 @@ class Images:
             self.copy = None
 
 
-def conflict(table: Name) -> duckdb.TransactionException:
-    """Build the error for rows that another transaction has changed, in the form of DuckDB's own."""
+def conflict(table: Name, what: str = "the rows were changed") -> duckdb.TransactionException:
+    """Build the error for what another transaction has done to rows or to their table, in the form of DuckDB's own."""
     return duckdb.TransactionException(
-        f"TransactionContext Error: Conflict: rows of table {table} that this transaction changes were changed by"
-        " another one after it began"
+        f"TransactionContext Error: Conflict: this transaction changes rows of table {table}, and {what} by another one"
+        " after it began"
     )
 
 

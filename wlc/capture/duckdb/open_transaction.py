@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, digests, few_changes, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, conflicts, digests, few_changes, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -23,11 +23,10 @@ from wlc.capture.duckdb.effects import (
     clears,
     target_of,
 )
-from wlc.capture.duckdb.images import Images, conflict
+from wlc.capture.duckdb.images import Images
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
-from wlc.capture.duckdb.uncaptured import refuse_changed
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
@@ -71,7 +70,7 @@ class OpenTransaction:
         records: Records whose place among the schema changes is settled.
         sealed: Tables that a later schema change altered, and whether their image table holds rows from before it.
         generation: The catalog's generation just before the transaction began.
-        began_after: Number of commits just before the transaction began.
+        began_after: Number of commits that the transaction sees.
         moves_sequences: A statement named a function that moves sequences.
         row_settings: Settings that let rows pass which DuckDB's defaults may refuse.
         last_seen: Last tick that was committed when it began; None where there is one master only.
@@ -101,6 +100,8 @@ class OpenTransaction:
     _rewritten: set[Name] = field(default_factory=set)
     _dropped: set[Name] = field(default_factory=set)
     _altered: set[Name] = field(default_factory=set)
+    # The name under which others know a table that the transaction has altered; None for a table that it has created.
+    _known_as: dict[Name, Name | None] = field(default_factory=dict)
     _has_macros: bool = False
     _before_schema: schema_change.Objects | None = None
     _has_looked: bool = False
@@ -206,7 +207,7 @@ class OpenTransaction:
         packing = self.shared.packing if self.taking is None else None
         for images in pending:
             self._complete_images(images, entry.header if alone else None, packing)
-        self._refuse_conflicts()
+        conflicts.refuse(self.shared, self._settled, self._known_as, self._rewritten, self.began_after)
         if self.taking is not None:
             self.taking.journal(replace(entry, records=tuple(self.records)))
             return True
@@ -250,17 +251,6 @@ class OpenTransaction:
             self.tables.row_settings = row_settings_changed(self.connection)
         self.row_settings = tuple({**dict(self.row_settings), **dict(self.tables.row_settings)}.items())
 
-    def _refuse_conflicts(self) -> None:
-        """Refuse what other transactions or programs did, and DuckDB does not notice; see `Images.refuse_conflict`."""
-        for images in self._settled:
-            if images.removed and self.shared.has_removed_since(images.table.name, self.began_after):
-                images.refuse_conflict()
-        for name in self._rewritten:
-            # All rows were published as this transaction saw them. DuckDB also rewrites those that it does not see.
-            if self.shared.has_changed_since(name, self.began_after):
-                raise conflict(name)
-        refuse_changed(self.shared, [images.table.name for images in self._settled if images.removed])
-
     def _settle_tick(self) -> None:
         """Take a tick after every committed one; rows that were saved under a smaller tick get the new one."""
         if self.tick > self.shared.last_tick:
@@ -275,6 +265,8 @@ class OpenTransaction:
             images.tick = self.tick
 
     def _complete_images(self, images: Images, meta: str | None, packing: Packing | None = None) -> None:
+        if images.cleared:
+            conflicts.refuse_altered(self.shared, images.table.name, self.began_after)
         images.complete(meta, packing)
         self._settled.append(images)
         table = images.table
@@ -299,7 +291,7 @@ class OpenTransaction:
             self.shared.sequences = dict(self.sequences)
         removed_from = {images.table.name for images in self._settled if images.cleared or images.removed}
         added_to = {images.table.name for images in self._settled if images.added}
-        self.shared.committed(self.tick, time, removed_from | self._rewritten | self._dropped, added_to)
+        self.shared.committed(self.tick, time, removed_from | self._rewritten | self._dropped, added_to, self._altered)
 
     # Statements -----------------------------------------------------------------------------------------------------
 
@@ -311,6 +303,7 @@ class OpenTransaction:
         # DuckDB takes a transaction's snapshot when it first looks something up: now.
         with (shared := self.shared).commit_lock:
             shared.take_snapshot(self.connection)
+            self.began_after = shared.commits
             self.last_seen = shared.last_tick or None if shared.site is not None else None
         if shared.generation != self.generation or self.generation % 2:
             self.tables.refresh(-1)
@@ -374,9 +367,13 @@ class OpenTransaction:
         return self.shared.site is None and self.taking is None and not self.changes_schema
 
     def _clears(self, effect: TouchEffect, table: CapturedTable) -> bool:
-        """Say whether one record may stand for all rows; other sites must know which rows were removed."""
+        """Say whether one record may stand for all rows; other sites must know which rows were removed.
+
+        If the transaction has altered the table, or settled images of it, it cannot tell which rows others have added.
+        """
         # A site does not know of another one before it has read the circle.
-        return self.shared.require_state().site is None and clears(effect, table)
+        has_one_layout = table.name not in self.sealed
+        return has_one_layout and self.shared.require_state().site is None and clears(effect, table)
 
     def _upsert_or_merge(self, effect: UpsertEffect | MergeEffect, parameters: Any) -> list[Images]:
         table = self.tables.resolve(effect.target)
@@ -423,7 +420,10 @@ class OpenTransaction:
         change = schema_change.compare(before, after)
         self._forget(change.dropped_tables)
         old_names = {new: old for old, new in change.renamed_tables}
-        old_layouts = {name: self.tables.by_name[old_names.get(name, name)].layout for name in change.altered_tables}
+        known = {name: old_names.get(name, name) for name in change.altered_tables}
+        self._known_as |= {name: self._known_as.get(old, old) for name, old in known.items()}
+        self._known_as |= dict.fromkeys(change.created_tables)
+        old_layouts = {name: self.tables.by_name[old].layout for name, old in known.items()}
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
         if effect.casts and any(_casts_unlike(old, layouts[name]) for name, old in old_layouts.items()):
             effect = replace(effect, rewrites=True)

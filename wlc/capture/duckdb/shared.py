@@ -17,6 +17,7 @@ from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
 from wlc.capture.duckdb.commit_lock import CommitLock
 from wlc.capture.duckdb.connecting import connect
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
+from wlc.capture.duckdb.last_changes import LastChanges
 from wlc.capture.duckdb.other_writers import Doubt
 from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
@@ -101,8 +102,7 @@ class Shared:
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
     has_settled_past: bool = False
-    _removals: dict[Name, int] = field(default_factory=dict)
-    _additions: dict[Name, int] = field(default_factory=dict)
+    last_changes: LastChanges = field(default_factory=LastChanges)
     _tick: int = 0
     _layout: int = 0
     _home: Home | None = None
@@ -215,25 +215,22 @@ class Shared:
             self.last_commit = max(time, self.last_commit) if self.last_commit else time
 
     def committed(
-        self, tick: int, time: datetime, removed_from: Iterable[Name] = (), added_to: Iterable[Name] = ()
+        self,
+        tick: int,
+        time: datetime,
+        removed_from: Iterable[Name] = (),
+        added_to: Iterable[Name] = (),
+        altered: Iterable[Name] = (),
     ) -> None:
-        """Note a commit, and in which tables it removed, changed or added rows; the caller has the commit lock."""
+        """Note a commit, in which tables it removed, changed or added rows, and which it altered or dropped.
+
+        The caller has the commit lock.
+        """
         with self.commit_lock.turn:
             if tick > self.last_tick:
                 self.last_tick, self.last_commit = tick, max(time, self.last_commit or time)
             self.commits += 1
-            for name in removed_from:
-                self._removals[name] = self.commits
-            for name in added_to:
-                self._additions[name] = self.commits
-
-    def has_removed_since(self, table: Name, commits: int) -> bool:
-        """Say whether rows of a table were removed or changed after the database had seen so many commits."""
-        return self._removals.get(table, 0) > commits
-
-    def has_changed_since(self, table: Name, commits: int) -> bool:
-        """Say the same, or that rows were added."""
-        return self.has_removed_since(table, commits) or self._additions.get(table, 0) > commits
+            self.last_changes.note(self.commits, removed_from, added_to, altered)
 
     @contextmanager
     def changing_schema(self) -> Iterator[None]:

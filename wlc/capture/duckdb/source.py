@@ -29,6 +29,7 @@ from wlc.capture.duckdb.sites import (
     exceptions,
     inheritance,
     own_past,
+    permitted,
     rehearsal,
     resubmission,
     stepping_down,
@@ -61,8 +62,7 @@ if TYPE_CHECKING:
     from wlc.masters.contract import BatchContent, Gathered, Succession
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.site_step import SiteStep, TakenCount
-    from wlc.masters.state import MasterState
-
+    from wlc.masters.state import MasterState, SiteState
 
 # What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
 
@@ -286,6 +286,9 @@ class DuckDBSource(Source):
     def publishing(self) -> Iterator[None]:
         with self._shared.publish_lock:
             yield
+
+    def refuse_rules(self, site: SiteState) -> None:
+        permitted.refuse_rules(self._shared, site)
 
     def refuse_gap(self) -> None:
         """Refuse a copy of the file; the journal loses nothing."""

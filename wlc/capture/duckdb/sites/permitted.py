@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages
 from wlc.capture.duckdb.sites import added_rows
 from wlc.dialect.duckdb.catalog import references
 from wlc.dialect.rule_columns import refuse_without_columns
-from wlc.farm.circle import ADD, OWNER, SHARED_RULES
+from wlc.farm.circle import ADD, OWNER, SHARED_RULES, naming
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Clear
+from wlc.masters.circle_place import founder_of
+from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import duckdb
 
-    from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
+    from wlc.capture.duckdb.shared import Shared
     from wlc.farm.model import Name
     from wlc.masters.state import SiteState
 
@@ -100,6 +103,27 @@ def refuse_schema_in_mesh(site: SiteState, records: Sequence[JournalRecord], tab
                     hint=f"first give the table another rule: wlc rule DB {table.name} owner --site"
                     f" {site.name}, then wlc take at {site.name}",
                 )
+
+
+def refuse_rules(shared: Shared, site: SiteState) -> None:
+    """Refuse rules of a mesh that the tables cannot keep which its first site has committed and not published.
+
+    Args:
+        shared: Database of the site.
+        site: With the circle as it is in the farm, whose rules were judged by the published tables.
+
+    Raises:
+        InvalidError: A table lacks a column that its rule compares or adds.
+        UnsupportedError: A table has a constraint beside its primary key.
+    """
+    circle = site.circle
+    if circle is None or not circle.is_mesh or circle.ddl != site.name:
+        return
+    url = founder_of(database_of(shared.require_state()), site).url
+    with shared.reading() as connection, naming(lambda: url):
+        tables = CapturedTables(connection, shared.catalog)
+        tables.refresh(-1)
+        refuse_schema_in_mesh(site, (), tables)
 
 
 def refuse_deletions(

@@ -196,7 +196,7 @@ def _commit(attempt: _Attempt) -> None:
     shared, connection = attempt.shared, attempt.connection
     with shared.commit_lock:
         for table in attempt.tables:
-            if shared.has_changed_since(table.table.name, attempt.began_after):
+            if shared.last_changes.has_changed_since(table.table.name, attempt.began_after):
                 raise conflict(table.table.name)
         _settle_ticks(attempt)
         time = shared.commit_time()

@@ -1,0 +1,63 @@
+"""What a transaction may not commit because of others, and DuckDB would let pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb.images import conflict
+from wlc.capture.duckdb.uncaptured import refuse_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from wlc.capture.duckdb.images import Images
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.farm.model import Name
+
+
+def refuse(
+    shared: Shared,
+    settled: Sequence[Images],
+    known_as: Mapping[Name, Name | None],
+    rewritten: Iterable[Name],
+    began_after: int,
+) -> None:
+    """Refuse what other transactions or programs did, and DuckDB does not notice; see `Images.refuse_conflict`.
+
+    Args:
+        shared: The database.
+        settled: The images of the transaction, complete.
+        known_as: The name under which others know each table that the transaction has altered; None if it created it.
+        rewritten: Tables whose rows are all published again.
+        began_after: Number of commits that the transaction sees.
+
+    Raises:
+        duckdb.TransactionException: Others have changed the same rows or their table.
+        UnsupportedError: Rows of a table were changed without capture.
+    """
+    for images in settled:
+        name = images.table.name
+        known = known_as.get(name, name)
+        if images.removed and known is not None and shared.last_changes.has_removed_since(known, began_after):
+            refuse_altered(shared, known, began_after)
+            if name in known_as:
+                # Others cannot read the table as it is here.
+                raise conflict(name)
+            images.refuse_conflict()
+    for name in rewritten:
+        # All rows were published as this transaction saw them. DuckDB also rewrites those that it does not see.
+        if shared.last_changes.has_changed_since(name, began_after):
+            raise conflict(name)
+    refuse_changed(shared, [images.table.name for images in settled if images.removed])
+
+
+def refuse_altered(shared: Shared, table: Name, began_after: int) -> None:
+    """Refuse to compare changed rows with those of a table that another transaction has altered or dropped.
+
+    DuckDB itself refuses to commit then, but not before.
+
+    Raises:
+        duckdb.TransactionException: One has.
+    """
+    if shared.last_changes.has_altered_since(table, began_after):
+        raise conflict(table, "the table was altered or dropped")
