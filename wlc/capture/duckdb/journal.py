@@ -25,16 +25,15 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect import types
 from wlc.dialect.sql import literal, quote
 from wlc.farm.clock import format_time, read_time
+from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_fields import (
     ENCODER,
-    as_ddl,
     as_layout,
     as_name,
     as_origin,
     as_sequence,
     as_taken,
-    ddl_json,
     layout_json,
     name_json,
     origin_json,
