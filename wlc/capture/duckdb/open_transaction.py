@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, digests, few_changes, journal, schema_change, superset
+from wlc.capture.duckdb import (
+    acceptance,
+    catalog_effects,
+    checks,
+    digests,
+    few_changes,
+    journal,
+    schema_change,
+    superset,
+)
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -24,7 +33,7 @@ from wlc.capture.duckdb.effects import (
     target_of,
 )
 from wlc.capture.duckdb.images import Images, conflict
-from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
 from wlc.capture.duckdb.uncaptured import refuse_changed
@@ -102,7 +111,7 @@ class OpenTransaction:
     _dropped: set[Name] = field(default_factory=set)
     _altered: set[Name] = field(default_factory=set)
     _has_macros: bool = False
-    _before_schema: schema_change.Objects | None = None
+    _before_schema: catalog_effects.Objects | None = None
     _has_looked: bool = False
 
     def __post_init__(self) -> None:
@@ -147,7 +156,7 @@ class OpenTransaction:
                 return [self._whole(table) for table in self.tables.named(effect.names)]
             case SchemaEffect():
                 self._seal(effect.names)
-                self._before_schema = schema_change.objects(self.connection, self.tables.catalog)
+                self._before_schema = catalog_effects.objects(self.connection, self.tables.catalog)
                 if effect.loads:
                     named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
                     return [self._whole(table) for table in named]
@@ -410,7 +419,7 @@ class OpenTransaction:
 
     def _after_schema(self, effect: SchemaEffect, text: str) -> None:
         before = self._before_schema
-        after = schema_change.objects(self.connection, self.tables.catalog)
+        after = catalog_effects.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
         self.tables.forget_macros()
         if before is None or before == after:
@@ -432,17 +441,16 @@ class OpenTransaction:
         known_rules = self.tables.rules
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
-        effects = change.renamed_tables, change.dropped_tables, change.created_tables
+        did = catalog_effects.effects(before, after, old_layouts, layouts)
         repeated = "" if effect.loads and not effect.names else text
         # DuckDB lists its own functions, too, which takes long; most databases have no macro.
         self._has_macros = any(kind == "MACRO" for kind, *_ in after)
         self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
-        for ddl in schema_change.statements(self.connection, self.tables.catalog, repeated, change, layouts):
+        for ddl in schema_change.statements(self.connection, self.tables.catalog, repeated, change, layouts, did):
             acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
             old = None if effect.rewrites else old_layouts.get(ddl.object)
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
-            self.records.append(JournalledDdl(told, *effects))
-            effects = (), (), ()
+            self.records.append(told)
         checks.refuse_unstable(self.connection, self.tables.catalog, new_rules)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])

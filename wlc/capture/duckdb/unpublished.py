@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from wlc.capture.duckdb import digests, journal, packed
 from wlc.capture.duckdb.journal import (
     JournalEntry,
-    JournalledDdl,
     JournalledImages,
     JournalledReads,
     JournalledRefresh,
@@ -29,17 +28,21 @@ from wlc.farm.log_columns import PlainRun, joined, woven
 from wlc.farm.model import (
     Change,
     Clear,
+    CreatedObject,
     Ddl,
     Digest,
+    DroppedObject,
     Layout,
     Name,
     Record,
+    RenamedObject,
     RowsRead,
     RowsRefreshed,
     TableFile,
     Transaction,
     file_column,
 )
+from wlc.farm.schema_fold import table_effects
 from wlc.masters.contract import BatchContent
 from wlc.masters.state import changes
 
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.packed import PackedFile
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.digest import Ledger
-    from wlc.farm.model import Batch
+    from wlc.farm.model import Batch, DdlEffect
     from wlc.masters.state import MasterState
 
 MOST_TRANSACTIONS = 100_000
@@ -325,14 +328,20 @@ def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict
                 found[table] = found.get(table, 0) + added - removed
             case Clear(table, removed):
                 found[table] = found.get(table, 0) - removed
-            case JournalledDdl():
-                for old, new in record.renamed:
-                    found[new] = found.pop(old, 0)
-                for name in record.dropped:
-                    found.pop(name, None)
-                for name in record.created:
-                    found[name] = 0
+            case Ddl():
+                for effect in table_effects(record):
+                    _count_after(found, effect)
     return found
+
+
+def _count_after(counts: dict[Name, int], effect: DdlEffect) -> None:
+    match effect:
+        case RenamedObject(table, to):
+            counts[to] = counts.pop(table.name, 0)
+        case DroppedObject(table):
+            counts.pop(table.name, None)
+        case CreatedObject(table):
+            counts[table.name] = 0
 
 
 def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
@@ -463,22 +472,26 @@ def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger
         case Clear():
             ledger.set(record.table, digest.EMPTY)
             return record
-        case JournalledDdl():
+        case Ddl():
             return _ddl(record, ledger)
         case _:
             return record
 
 
-def _ddl(record: JournalledDdl, ledger: Ledger) -> Ddl:
+def _ddl(ddl: Ddl, ledger: Ledger) -> Ddl:
     """A schema change, with what an altered table holds after it."""
-    ddl = record.ddl
-    for old, new in record.renamed:
-        ledger.set(new, ledger.digest(old))
-    for name in record.dropped:
-        ledger.drop(name)
-    for name in record.created:
-        ledger.set(name, digest.EMPTY)
-    if ddl.digest is None and ddl.layout is not None and not record.created:
+    creates = False
+    for effect in table_effects(ddl):
+        match effect:
+            case RenamedObject(table, to):
+                ledger.set(to, ledger.digest(table.name))
+                ledger.drop(table.name)
+            case DroppedObject(table):
+                ledger.drop(table.name)
+            case CreatedObject(table):
+                ledger.set(table.name, digest.EMPTY)
+                creates = True
+    if ddl.digest is None and ddl.layout is not None and not creates:
         ddl = replace(ddl, digest=ledger.digest(ddl.object))
     ledger.alter(ddl)
     return ddl

@@ -1,0 +1,69 @@
+"""Constraints of tables as DuckDB's catalog lists them; primary keys are in `catalog.tables`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wlc.dialect.duckdb.catalog import OWNED, PLAIN_COLUMN, rows
+from wlc.dialect.duckdb.lexer import unquoted
+from wlc.farm.model import Check, Name, Reference, Unique
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import duckdb
+
+    from wlc.farm.model import Layout, TableConstraint
+
+# A row for each table with constraints; `listed` is what `as_constraints` reads.
+LISTED = f"""
+    SELECT table_oid, schema_name, table_name, list({{'kind': constraint_type, 'columns': constraint_column_names,
+        'sql': expression, 'parent': referenced_table, 'keys': referenced_column_names}} ORDER BY constraint_index)
+        AS listed
+    FROM duckdb_constraints() WHERE {OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY') GROUP BY ALL
+"""
+
+
+def constraints(
+    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]
+) -> dict[Name, tuple[TableConstraint, ...]]:
+    """Return the constraints of every table that has one beside its primary key and NOT NULL.
+
+    Args:
+        connection: Where to ask.
+        catalog: The database.
+        layouts: All tables of it.
+    """
+    found = rows(connection, catalog, LISTED)
+    return {(name := Name(*parts)): as_constraints(listed, name, layouts) for _, *parts, listed in found}
+
+
+def as_constraints(
+    listed: Iterable[Mapping[str, Any]] | None, table: Name, layouts: Mapping[Name, Layout]
+) -> tuple[TableConstraint, ...]:
+    """Return constraints of a table with all names as their tables have them; DuckDB lists them as they were typed."""
+    return tuple(_constraint(found, table, layouts) for found in listed or ())
+
+
+def unique_columns(expressions: Iterable[str] | None, layout: Layout | None) -> tuple[str | None, ...]:
+    """Return the columns of a unique index, None for an expression; `expressions` is None for other indexes."""
+    listed = [unquoted(each) if PLAIN_COLUMN.fullmatch(each) else None for each in expressions or ()]
+    return tuple(None if column is None else _spelt([column], layout)[0] for column in listed)
+
+
+def _constraint(found: Mapping[str, Any], table: Name, layouts: Mapping[Name, Layout]) -> TableConstraint:
+    columns = _spelt(found["columns"], layouts.get(table))
+    if found["kind"] == "UNIQUE":
+        return Unique(columns)
+    if found["kind"] == "CHECK":
+        return Check(columns, found["sql"])
+    # DuckDB has no foreign keys across schemas. A table that refers to itself keeps its former name there.
+    said = Name(table.schema, found["parent"])
+    parent = next((name for name in layouts if name.folded == said.folded), said)
+    return Reference(columns, parent, _spelt(found["keys"], layouts.get(parent)))
+
+
+def _spelt(columns: Iterable[str], layout: Layout | None) -> tuple[str, ...]:
+    # DuckDB folds the letters of ASCII only.
+    spelling = {column.name.encode().lower(): column.name for column in layout.columns} if layout else {}
+    return tuple(spelling.get(column.encode().lower(), column) for column in columns)
