@@ -1,4 +1,4 @@
-"""Schema changes of a plain connection, recorded as the capture records them."""
+"""Schema changes of a plain connection as the capture records them, and what they add up to beside the catalog."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from wlc.capture.duckdb.catalog_effects import CatalogEntry, effects
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.catalog import OWNED, USER, tables
 from wlc.dialect.duckdb.constraints import LISTED
+from wlc.farm.model import Check, Reference, Unique
+from wlc.farm.schema_fold import column_names
 
 if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.catalog_effects import Objects
-    from wlc.farm.model import Ddl, DdlEffect, Layout, Name
+    from wlc.farm.model import Ddl, DdlEffect, Layout, Name, TableConstraint
+    from wlc.farm.schema_fold import SchemaFold
 
 
 _TABLES = f"""
@@ -66,3 +69,60 @@ class SchemaChanges:
         old_layouts = {name: old[names.get(name, name)] for name in change.altered_tables}
         did = catalog_effects.effects(before, after, old_layouts, layouts)
         return schema_change.statements(self._connection, "memory", text, change, layouts, did)
+
+
+def refuse_differences(fold: SchemaFold, connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Compare what statements said with what a database has: tables, constraints, indexes, and names of the rest."""
+    layouts = tables(connection, catalog)
+    assert {name: table.layout for name, table in fold.tables.items()} == layouts
+    for name, layout in layouts.items():
+        assert (fold.tables[name].columns, fold.tables[name].key) == (column_names(layout), layout.primary_key)
+    said = {(name.schema, name.name): found.constraints for name, found in fold.tables.items() if found.constraints}
+    assert {name: list(map(_shown, found)) for name, found in said.items()} == _constraints(connection, catalog)
+    query = f"""
+        SELECT schema_name, index_name, table_name, is_unique, is_unique::INTEGER * len(CAST(expressions AS VARCHAR[]))
+        FROM duckdb_indexes() WHERE {OWNED}
+    """
+    indexes = [
+        (name.schema, name.name, found.of.name, bool(found.unique), len(found.unique))
+        for name, found in fold.indexes.items()
+    ]
+    assert sorted(indexes) == sorted(catalogs.rows(connection, catalog, query))
+    others = {(found.kind, found.name.schema, found.name.name) for found, _ in fold.others}
+    assert others == set(catalogs.rows(connection, catalog, _OTHERS))
+
+
+_OTHERS = f"""
+    SELECT 'VIEW', schema_name, view_name FROM duckdb_views() WHERE {USER}
+    UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name FROM duckdb_sequences() WHERE {OWNED}
+    UNION ALL SELECT 'TYPE', schema_name, type_name FROM duckdb_types() WHERE {USER}
+    UNION ALL SELECT 'MACRO', schema_name, function_name FROM duckdb_functions() WHERE {USER}
+    UNION ALL SELECT 'SCHEMA', schema_name, schema_name FROM duckdb_schemas() WHERE {USER} AND schema_name <> 'main'
+"""
+_CONSTRAINTS = f"""
+    SELECT schema_name, table_name, constraint_type, constraint_column_names, expression, referenced_table,
+        referenced_column_names
+    FROM duckdb_constraints() WHERE {OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY')
+    ORDER BY constraint_index
+"""
+
+
+def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[tuple[str, str], list[object]]:
+    """Return what DuckDB lists of the constraints of each table. It lists names as they were typed."""
+    listed: dict[tuple[str, str], list[object]] = {}
+    for schema, table, kind, columns, sql, parent, keys in catalogs.rows(connection, catalog, _CONSTRAINTS):
+        names, told = [each.lower() for each in columns], [each.lower() for each in keys]
+        parts = {"UNIQUE": (names,), "CHECK": (names, sql), "FOREIGN KEY": (names, parent and parent.lower(), told)}
+        listed.setdefault((schema, table), []).append((kind, *parts[kind]))
+    return listed
+
+
+def _shown(constraint: TableConstraint) -> object:
+    columns = [column.lower() for column in constraint.columns]
+    match constraint:
+        case Unique():
+            return "UNIQUE", columns
+        case Check(_, sql):
+            return "CHECK", columns, sql
+        case Reference(_, to, keys):
+            return "FOREIGN KEY", columns, to.name.lower(), [key.lower() for key in keys]
