@@ -78,7 +78,8 @@ def refuse_differences(fold: SchemaFold, connection: duckdb.DuckDBPyConnection, 
     for name, layout in layouts.items():
         assert (fold.tables[name].columns, fold.tables[name].key) == (column_names(layout), layout.primary_key)
     said = {(name.schema, name.name): found.constraints for name, found in fold.tables.items() if found.constraints}
-    assert {name: list(map(_shown, found)) for name, found in said.items()} == _constraints(connection, catalog)
+    shown = {name: sorted(map(_shown, found)) for name, found in said.items()}
+    assert shown == {name: sorted(found) for name, found in _constraints(connection, catalog).items()}
     query = f"""
         SELECT schema_name, index_name, table_name, is_unique, is_unique::INTEGER * len(CAST(expressions AS VARCHAR[]))
         FROM duckdb_indexes() WHERE {OWNED}
@@ -107,22 +108,22 @@ _CONSTRAINTS = f"""
 """
 
 
-def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[tuple[str, str], list[object]]:
+def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[tuple[str, str], list[tuple[str, ...]]]:
     """Return what DuckDB lists of the constraints of each table. It lists names as they were typed."""
-    listed: dict[tuple[str, str], list[object]] = {}
+    listed: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for schema, table, kind, columns, sql, parent, keys in catalogs.rows(connection, catalog, _CONSTRAINTS):
-        names, told = [each.lower() for each in columns], [each.lower() for each in keys]
-        parts = {"UNIQUE": (names,), "CHECK": (names, sql), "FOREIGN KEY": (names, parent and parent.lower(), told)}
+        names, told = " ".join(columns).lower(), " ".join(keys).lower()
+        parts = {"UNIQUE": (names,), "CHECK": (names, sql), "FOREIGN KEY": (names, str(parent).lower(), told)}
         listed.setdefault((schema, table), []).append((kind, *parts[kind]))
     return listed
 
 
-def _shown(constraint: TableConstraint) -> object:
-    columns = [column.lower() for column in constraint.columns]
+def _shown(constraint: TableConstraint) -> tuple[str, ...]:
+    columns = " ".join(constraint.columns).lower()
     match constraint:
         case Unique():
             return "UNIQUE", columns
         case Check(_, sql):
             return "CHECK", columns, sql
         case Reference(_, to, keys):
-            return "FOREIGN KEY", columns, to.name.lower(), [key.lower() for key in keys]
+            return "FOREIGN KEY", columns, to.name.lower(), " ".join(keys).lower()

@@ -109,7 +109,7 @@ def test_every_statement_says_what_it_did(connection: duckdb.DuckDBPyConnection)
     foreign = {"foreign": ["n"], "to": ["main", "c"], "keys": ["i"]}
     checked = {"check": ["P", "i"], "sql": "(p > I)"}
     changes = SchemaChanges(connection)
-    assert said(changes.run(CREATED)) == [[{"created": table, "constraints": [{"unique": ["P"]}, foreign, checked]}]]
+    assert said(changes.run(CREATED)) == [[{"created": table, "constraints": [checked, foreign, {"unique": ["P"]}]}]]
     unique = {"created": ["INDEX", "main", "u"], "of": ["main", "t"], "unique": ["i", None]}
     assert said(changes.run("CREATE UNIQUE INDEX u ON t (I, (i + 1))")) == [[unique]]
     assert said(changes.run("DROP INDEX u")) == [[{"dropped": ["INDEX", "main", "u"], "of": ["main", "t"]}]]

@@ -36,7 +36,7 @@ class FoldedTable:
     Attributes:
         columns: Names of its columns, in their order.
         key: Columns of the primary key; empty without one.
-        constraints: All others but NOT NULL, in the order of the catalog.
+        constraints: All others but NOT NULL, see `ordered`.
         parents: Tables that it inherits from or is a partition of.
         layout: As the last statement about it says it, None if none did; columns may have other names since.
     """
@@ -179,7 +179,7 @@ class SchemaFold:
         self.tables[name] = replace(
             table,
             key=table.key if effect.key is None else effect.key,
-            constraints=table.constraints if effect.constraints is None else effect.constraints,
+            constraints=table.constraints if effect.constraints is None else ordered(effect.constraints),
             parents=table.parents if effect.parents is None else effect.parents,
         )
         new_names = {old: new for old, new in effect.columns if old and new and old != new}
@@ -221,6 +221,11 @@ def column_names(layout: Layout) -> tuple[str, ...]:
     return tuple(column.name for column in layout.columns)
 
 
+def ordered(constraints: Iterable[TableConstraint]) -> tuple[TableConstraint, ...]:
+    """Return constraints in an order that depends on nothing else: catalogs list those of one table in several."""
+    return tuple(sorted(constraints, key=repr))
+
+
 def altered(table: FoldedTable, steps: Iterable[ColumnStep]) -> FoldedTable | None:
     """Return a table after its columns were altered, None if it has no such columns.
 
@@ -248,14 +253,16 @@ def _created(effect: CreatedObject, ddl: Ddl) -> FoldedTable:
     said = name == ddl.object and ddl.layout is not None
     columns = column_names(ddl.layout) if said and ddl.layout else tuple(new for _, new in effect.columns if new)
     key = ddl.layout.primary_key if said and ddl.layout else effect.key or ()
-    return FoldedTable(name, columns, key, effect.constraints, effect.parents)
+    return FoldedTable(name, columns, key, ordered(effect.constraints), effect.parents)
 
 
 def _moved(table: FoldedTable, moved: Callable[[Name], Name]) -> FoldedTable:
-    constraints = tuple(
+    constraints = (
         replace(found, to=moved(found.to)) if isinstance(found, Reference) else found for found in table.constraints
     )
-    return replace(table, name=moved(table.name), constraints=constraints, parents=tuple(map(moved, table.parents)))
+    return replace(
+        table, name=moved(table.name), constraints=ordered(constraints), parents=tuple(map(moved, table.parents))
+    )
 
 
 def _column_renamed(table: FoldedTable, names: dict[str, str]) -> FoldedTable:
@@ -271,18 +278,18 @@ def _column_renamed(table: FoldedTable, names: dict[str, str]) -> FoldedTable:
             case Reference(columns):
                 return replace(found, columns=renamed(columns))
 
-    return replace(table, key=renamed(table.key), constraints=tuple(map(constraint, table.constraints)))
+    return replace(table, key=renamed(table.key), constraints=ordered(map(constraint, table.constraints)))
 
 
 def _keys_renamed(table: FoldedTable, parent: Name, names: dict[str, str]) -> FoldedTable:
     """Give columns of a table that foreign keys refer to their new names."""
-    constraints = tuple(
+    constraints = (
         replace(found, keys=tuple(names.get(column, column) for column in found.keys))
         if isinstance(found, Reference) and found.to == parent
         else found
         for found in table.constraints
     )
-    return replace(table, constraints=constraints)
+    return replace(table, constraints=ordered(constraints))
 
 
 def _described(table: FoldedTable) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect.duckdb.catalog import OWNED, PLAIN_COLUMN, rows
 from wlc.dialect.duckdb.lexer import unquoted
 from wlc.farm.model import Check, Name, Reference, Unique
+from wlc.farm.schema_fold import ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ def as_constraints(
     listed: Iterable[Mapping[str, Any]] | None, table: Name, layouts: Mapping[Name, Layout]
 ) -> tuple[TableConstraint, ...]:
     """Return constraints of a table with all names as their tables have them; DuckDB lists them as they were typed."""
-    return tuple(_constraint(found, table, layouts) for found in listed or ())
+    return ordered(_constraint(found, table, layouts) for found in listed or ())
 
 
 def unique_columns(expressions: Iterable[str] | None, layout: Layout | None) -> tuple[str | None, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Layout, Name
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Layout, Name, Unique
 from wlr.engine.postgres import types
 from wlr.engine.postgres.constraints import ConstraintTranslator
 from wlr.engine.postgres.expressions import expression_sql, view_sql
@@ -363,7 +363,7 @@ class Translator:
         reader = self.reader
         verb = reader.word()
         if verb == "ADD" and (reader.take("CONSTRAINT") or reader.peek() in ("PRIMARY", "UNIQUE")):
-            return self._add_constraint()
+            return self._add_constraint(table)
         reader.take("COLUMN")
         reader.take("IF", "NOT", "EXISTS")
         reader.take("IF", "EXISTS")
@@ -383,11 +383,13 @@ class Translator:
             case _:
                 raise UnsupportedError(f"ALTER TABLE {verb} has no counterpart")
 
-    def _add_constraint(self) -> list[tuple[str, str | None]]:
-        """Return the action for a key, or a UNIQUE constraint, which is the last one of the table then."""
+    def _add_constraint(self, table: Name) -> list[tuple[str, str | None]]:
+        """Return the action for a key, or a UNIQUE constraint; DuckDB adds no others to a table that is there."""
         if "PRIMARY" in (self.reader.peek(), self.reader.peek(1)):
             return [(_primary_key(self._layout()), None)]
-        return [self._constraint(constraint) for constraint in self._constraints()[-1:]]
+        present = self.catalog.unique_keys(table)
+        listed = (found for found in self._constraints() if isinstance(found, Unique))
+        return [self._constraint(found) for found in listed if found.columns not in present]
 
     def _add_column(self, name: str) -> list[tuple[str, str | None]]:
         column = self._described(name)
