@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.catalog_effects import CatalogEntry, Objects
+from wlc.capture.duckdb.ddl_effects import CatalogEntry, Objects
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.schema_change import compare
 from wlc.capture.duckdb.unpublished import count_rows

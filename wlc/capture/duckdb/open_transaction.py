@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import (
-    acceptance,
-    catalog_effects,
-    checks,
-    digests,
-    few_changes,
-    journal,
-    schema_change,
-    superset,
-)
+from wlc.capture.duckdb import acceptance, checks, ddl_effects, digests, few_changes, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -111,7 +102,7 @@ class OpenTransaction:
     _dropped: set[Name] = field(default_factory=set)
     _altered: set[Name] = field(default_factory=set)
     _has_macros: bool = False
-    _before_schema: catalog_effects.Objects | None = None
+    _before_schema: ddl_effects.Objects | None = None
     _has_looked: bool = False
 
     def __post_init__(self) -> None:
@@ -156,7 +147,7 @@ class OpenTransaction:
                 return [self._whole(table) for table in self.tables.named(effect.names)]
             case SchemaEffect():
                 self._seal(effect.names)
-                self._before_schema = catalog_effects.objects(self.connection, self.tables.catalog)
+                self._before_schema = ddl_effects.objects(self.connection, self.tables.catalog)
                 if effect.loads:
                     named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
                     return [self._whole(table) for table in named]
@@ -419,7 +410,7 @@ class OpenTransaction:
 
     def _after_schema(self, effect: SchemaEffect, text: str) -> None:
         before = self._before_schema
-        after = catalog_effects.objects(self.connection, self.tables.catalog)
+        after = ddl_effects.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
         self.tables.forget_macros()
         if before is None or before == after:
@@ -441,7 +432,7 @@ class OpenTransaction:
         known_rules = self.tables.rules
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
-        did = catalog_effects.effects(before, after, old_layouts, layouts)
+        did = ddl_effects.effects(before, after, old_layouts, layouts)
         repeated = "" if effect.loads and not effect.names else text
         # DuckDB lists its own functions, too, which takes long; most databases have no macro.
         self._has_macros = any(kind == "MACRO" for kind, *_ in after)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.capture.duckdb.catalog_effects import Objects
+    from wlc.capture.duckdb.ddl_effects import Objects
     from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import DdlEffect, Layout
 

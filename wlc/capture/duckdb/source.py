@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import (
-    catalog_effects,
     compensation,
+    ddl_effects,
     digests,
     packed,
     probe,
@@ -265,7 +265,7 @@ class DuckDBSource(Source):
     def has_objects(self) -> bool:
         # Listing all objects takes long, and most databases have a table.
         root, catalog = self._shared.root, self._shared.catalog
-        return bool(duckdb_catalog.table_names(root, catalog) or catalog_effects.objects(root, catalog))
+        return bool(duckdb_catalog.table_names(root, catalog) or ddl_effects.objects(root, catalog))
 
     def remember(self, state: MasterState) -> None:
         shared = self._shared

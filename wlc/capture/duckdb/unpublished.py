@@ -26,6 +26,7 @@ from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError
 from wlc.farm.log_columns import PlainRun, joined, woven
 from wlc.farm.model import (
+    AlteredObject,
     Change,
     Clear,
     CreatedObject,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.packed import PackedFile
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.digest import Ledger
-    from wlc.farm.model import Batch, DdlEffect
+    from wlc.farm.model import Batch
     from wlc.masters.state import MasterState
 
 MOST_TRANSACTIONS = 100_000
@@ -329,19 +330,17 @@ def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict
             case Clear(table, removed):
                 found[table] = found.get(table, 0) - removed
             case Ddl():
-                for effect in table_effects(record):
-                    _count_after(found, effect)
+                _count_after(found, record)
     return found
 
 
-def _count_after(counts: dict[Name, int], effect: DdlEffect) -> None:
-    match effect:
-        case RenamedObject(table, to):
-            counts[to] = counts.pop(table.name, 0)
-        case DroppedObject(table):
-            counts.pop(table.name, None)
-        case CreatedObject(table):
-            counts[table.name] = 0
+def _count_after(counts: dict[Name, int], ddl: Ddl) -> None:
+    for effect in table_effects(ddl):
+        before = counts.pop(effect.object.name, 0) if not isinstance(effect, AlteredObject) else 0
+        if isinstance(effect, RenamedObject):
+            counts[effect.to] = before
+        if isinstance(effect, CreatedObject):
+            counts[effect.object.name] = 0
 
 
 def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
@@ -480,17 +479,15 @@ def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger
 
 def _ddl(ddl: Ddl, ledger: Ledger) -> Ddl:
     """A schema change, with what an altered table holds after it."""
-    creates = False
-    for effect in table_effects(ddl):
-        match effect:
-            case RenamedObject(table, to):
-                ledger.set(to, ledger.digest(table.name))
-                ledger.drop(table.name)
-            case DroppedObject(table):
-                ledger.drop(table.name)
-            case CreatedObject(table):
-                ledger.set(table.name, digest.EMPTY)
-                creates = True
+    effects = [*table_effects(ddl)]
+    for effect in effects:
+        if isinstance(effect, RenamedObject):
+            ledger.set(effect.to, ledger.digest(effect.object.name))
+        if isinstance(effect, RenamedObject | DroppedObject):
+            ledger.drop(effect.object.name)
+        if isinstance(effect, CreatedObject):
+            ledger.set(effect.object.name, digest.EMPTY)
+    creates = any(isinstance(effect, CreatedObject) for effect in effects)
     if ddl.digest is None and ddl.layout is not None and not creates:
         ddl = replace(ddl, digest=ledger.digest(ddl.object))
     ledger.alter(ddl)

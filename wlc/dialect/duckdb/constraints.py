@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.catalog import OWNED, PLAIN_COLUMN, rows
 from wlc.dialect.duckdb.lexer import unquoted
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Layout, TableConstraint
 
+# Kind, columns, expression, and of a foreign key the other table and its columns.
+ListedConstraint = tuple[str, list[str], str, str | None, list[str]]
 # A row for each table with constraints; `listed` is what `as_constraints` reads.
 LISTED = f"""
-    SELECT table_oid, schema_name, table_name, list({{'kind': constraint_type, 'columns': constraint_column_names,
-        'sql': expression, 'parent': referenced_table, 'keys': referenced_column_names}} ORDER BY constraint_index)
-        AS listed
+    SELECT table_oid, schema_name, table_name, list(row(constraint_type, constraint_column_names, expression,
+        referenced_table, referenced_column_names) ORDER BY constraint_index) AS listed
     FROM duckdb_constraints() WHERE {OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY') GROUP BY ALL
 """
 
@@ -40,7 +41,7 @@ def constraints(
 
 
 def as_constraints(
-    listed: Iterable[Mapping[str, Any]] | None, table: Name, layouts: Mapping[Name, Layout]
+    listed: Iterable[ListedConstraint] | None, table: Name, layouts: Mapping[Name, Layout]
 ) -> tuple[TableConstraint, ...]:
     """Return constraints of a table with all names as their tables have them; DuckDB lists them as they were typed."""
     return ordered(_constraint(found, table, layouts) for found in listed or ())
@@ -52,16 +53,17 @@ def unique_columns(expressions: Iterable[str] | None, layout: Layout | None) -> 
     return tuple(None if column is None else _spelt([column], layout)[0] for column in listed)
 
 
-def _constraint(found: Mapping[str, Any], table: Name, layouts: Mapping[Name, Layout]) -> TableConstraint:
-    columns = _spelt(found["columns"], layouts.get(table))
-    if found["kind"] == "UNIQUE":
+def _constraint(found: ListedConstraint, table: Name, layouts: Mapping[Name, Layout]) -> TableConstraint:
+    kind, typed, sql, other, keys = found
+    columns = _spelt(typed, layouts.get(table))
+    if kind == "UNIQUE":
         return Unique(columns)
-    if found["kind"] == "CHECK":
-        return Check(columns, found["sql"])
+    if other is None:
+        return Check(columns, sql)
     # DuckDB has no foreign keys across schemas. A table that refers to itself keeps its former name there.
-    said = Name(table.schema, found["parent"])
+    said = Name(table.schema, other)
     parent = next((name for name in layouts if name.folded == said.folded), said)
-    return Reference(columns, parent, _spelt(found["keys"], layouts.get(parent)))
+    return Reference(columns, parent, _spelt(keys, layouts.get(parent)))
 
 
 def _spelt(columns: Iterable[str], layout: Layout | None) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wlc.dialect.duckdb.constraints import LISTED, as_constraints, unique_columns
+from wlc.dialect.duckdb.constraints import LISTED, ListedConstraint, as_constraints, unique_columns
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Layout, Name, RenamedObject
 from wlc.farm.schema_fold import FoldedTable, SchemaFold, column_names
 
@@ -59,7 +59,7 @@ class CatalogEntry(NamedTuple):
     comment: str | None
     more: str | None
     of: str | None
-    constraints: list[dict[str, Any]] | None
+    constraints: list[ListedConstraint] | None
     unique: list[str] | None
 
 
