@@ -77,13 +77,15 @@ class SchemaFold:
         Raises:
             CorruptError: What it says that it did cannot be: the table is not there, or would have other columns.
         """
-        for effect in ddl.does or ():
+        for effect in ddl.does:
             self._follow(effect, ddl)
         table = self.tables.get(ddl.object)
         if ddl.layout is not None and table is not None and about_tables(ddl):
-            if (table.columns, table.key) != (column_names(ddl.layout), ddl.layout.primary_key):
+            # A column that PostgreSQL generated before stands where the layout says.
+            columns = column_names(ddl.layout)
+            if (sorted(table.columns), table.key) != (sorted(columns), ddl.layout.primary_key):
                 raise _contradiction(ddl, _described(table))
-            self.tables[ddl.object] = replace(table, layout=ddl.layout)
+            self.tables[ddl.object] = replace(table, columns=columns, layout=ddl.layout)
 
     def references_to(self, table: Name) -> Iterator[Name]:
         """Yield the tables with a foreign key to a table; it may be among them."""
@@ -213,7 +215,7 @@ def about_tables(ddl: Ddl) -> bool:
 
 def table_effects(ddl: Ddl) -> Iterator[DdlEffect]:
     """Yield what a statement did to tables, in its order."""
-    return (effect for effect in ddl.does or () if effect.object.kind == "TABLE")
+    return (effect for effect in ddl.does if effect.object.kind == "TABLE")
 
 
 def column_names(layout: Layout) -> tuple[str, ...]:
