@@ -188,7 +188,7 @@ def test_headers_and_footers(database: FarmDatabase) -> None:
         {"main.t": (2, "1e2c66358fde8958")},
         {"main.t": (2, "f0e9751f86af9e75")},
     ]
-    assert chain == "5c42105e89a6efdfae103c3ec7d662a8870e5cba988e6db70d1ef728fb744092"
+    assert chain == "dda0ca82502e38956f65e61c52b2c82774bb6e31095948307c4be0a9bd34f2ad"
 
 
 def test_effects_of_statements(database: FarmDatabase) -> None:
@@ -199,7 +199,7 @@ def test_effects_of_statements(database: FarmDatabase) -> None:
         (CreatedObject(DbObject("SEQUENCE", Name("main", "s"))),),
         (CreatedObject(by_name, of=table.name),),
         (AlteredObject(table, columns=((None, "note"),)),),
-        None,
+        (CreatedObject(DbObject("FUNCTION", Name("main", "f"), ("integer",))),),
     ]
 
 

@@ -76,7 +76,8 @@ CREATE = Ddl(
 SEQUENCE = Ddl("CREATE SEQUENCE", S, "CREATE SEQUENCE s", does=(CreatedObject(DbObject("SEQUENCE", S)),))
 BY_NAME = DbObject("INDEX", Name("main", "by_name"))
 INDEX = Ddl("CREATE INDEX", BY_NAME.name, "CREATE INDEX by_name ON t (name)", does=(CreatedObject(BY_NAME, of=T),))
-FUNCTION = Ddl("CREATE FUNCTION", Name("main", "f"), "CREATE FUNCTION f() …", dialect="postgres")
+MADE = (CreatedObject(DbObject("FUNCTION", Name("main", "f"), ("integer",))),)
+FUNCTION = Ddl("CREATE FUNCTION", Name("main", "f"), "CREATE FUNCTION f(integer) …", dialect="postgres", does=MADE)
 
 
 def at(tick: int) -> datetime:

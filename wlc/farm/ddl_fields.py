@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _KIND = re.compile(r"[A-Z]+(?: [A-Z]+)*")
-# Objects that belong to a table say to which, and a sequence may.
+# Objects that belong to a table say to which.
 _PARTS = frozenset({"INDEX", "TRIGGER", "POLICY", "CONSTRAINT"})
 _OF_TABLE = "columns key constraints parents"
 _OPTIONAL = {
@@ -45,7 +45,7 @@ _OPTIONAL = {
 def as_ddl(value: object) -> Ddl:
     """Return a schema statement."""
     content = fields.as_object(value)
-    fields.known(content, "kind object statement search_path dialect layout", "original digest settings does info")
+    fields.known(content, "kind object statement search_path dialect layout does", "original digest settings info")
     path = tuple(fields.as_text(schema) for schema in fields.as_list(content["search_path"]))
     if not path:
         raise FieldError("a search path names no schema")
@@ -60,7 +60,7 @@ def as_ddl(value: object) -> Ddl:
         original=None if content.get("original") is None else fields.as_text(content["original"]),
         digest=None if content.get("digest") is None else fields.as_digest(content["digest"]),
         settings=tuple(sorted((name, fields.as_text(value)) for name, value in settings.items())),
-        does=tuple(map(_as_effect, fields.as_list(content["does"]))) if "does" in content else None,
+        does=tuple(map(_as_effect, fields.as_list(content["does"]))),
     )
 
 
@@ -80,8 +80,7 @@ def ddl_json(ddl: Ddl) -> dict[str, Any]:
         content["digest"] = fields.digest_json(ddl.digest)
     if ddl.settings:
         content["settings"] = dict(ddl.settings)
-    if ddl.does is not None:
-        content["does"] = [_effect_json(effect) for effect in ddl.does]
+    content["does"] = [_effect_json(effect) for effect in ddl.does]
     return content
 
 
@@ -100,9 +99,8 @@ def _as_effect(value: object) -> DdlEffect:
         fields.known(content, f"{verb} of{' to' if verb == 'renamed' else ''}", optional)
         of: Name | None = fields.as_name(content["of"])
     else:
-        more = f"{optional} of" if found.kind == "SEQUENCE" else optional
-        fields.known(content, f"{verb} to" if verb == "renamed" else verb, more)
-        of = fields.as_name(content["of"]) if "of" in content else None
+        fields.known(content, f"{verb} to" if verb == "renamed" else verb, optional)
+        of = None
     match verb:
         case "created":
             return _as_created(content, found, of)

@@ -239,8 +239,7 @@ class Ddl:
     statement, None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the
     statement in its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`.
     `digest` is what an altered table holds afterwards, None where it is not known. `settings` are those of the
-    statement's session that change what it means. `does` is all that the statement did, in this order; None where the
-    master does not say it yet, which are those of PostgreSQL.
+    statement's session that change what it means. `does` is all that the statement did, in this order.
     """
 
     kind: str
@@ -252,7 +251,7 @@ class Ddl:
     original: str | None = None
     digest: Digest | None = None
     settings: Settings = ()
-    does: tuple[DdlEffect, ...] | None = None
+    does: tuple[DdlEffect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def statements(
     # PostgreSQL keeps tables that DuckDB drops with a sequence. They go while they are there everywhere.
     tables = [_drop(gone, other) for gone, other in others if gone == "TABLE"]
     beside = [_drop(gone, other) for gone, other in others if gone != "TABLE"]
-    elsewhere = {effect for ddl in (*tables, *beside) for effect in ddl.does or ()}
+    elsewhere = {effect for ddl in (*tables, *beside) for effect in ddl.does}
     does = tuple(effect for effect in effects if effect not in elsewhere)
     session = settings.of_session(connection)
     main = Ddl(kind, name, statement, path, layout=layouts.get(name), settings=session, does=does)

@@ -189,7 +189,7 @@ class Translator:
     def _constraints(self) -> tuple[TableConstraint, ...]:
         """Return what the statement says of the constraints of its table, beside the primary key and NOT NULL."""
         table = DbObject("TABLE", self.ddl.object)
-        did = (each for each in self.ddl.does or () if each.object == table)
+        did = (each for each in self.ddl.does if each.object == table)
         return next((e.constraints or () for e in did if isinstance(e, CreatedObject | AlteredObject)), ())
 
     def _constraint(self, constraint: TableConstraint) -> tuple[str, str]:
