@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from tests.schema_changes import TableChanges
 from tests.scratch import attached, scratch
-from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm import paths
@@ -70,6 +70,7 @@ class HandmadeFarm:
         self.db: FarmDatabase = open_database(f"{self.folder}/{self.name}")
         self._schema = duckdb.connect()
         self._schema.execute("ATTACH ':memory:' AS hand; USE hand")
+        self._changes = TableChanges(self._schema, "hand")
         self.db.create_config(self._config())
 
     @property
@@ -133,13 +134,14 @@ class HandmadeFarm:
 
     def _ddl(self, statement: str) -> Ddl:
         before = self.layouts
-        self._schema.execute(statement)
-        self.layouts = catalogs.tables(self._schema, "hand")
+        does = self._changes.run(statement)
+        self.layouts = dict(self._changes.layouts)
         changed = [n for n in self.layouts if self.layouts[n] != before.get(n)] or [
             n for n in before if n not in self.layouts
         ]
         name = changed[0] if changed else Name("main", "x")
-        return Ddl(" ".join(statement.split()[:2]).upper(), name, statement, layout=self.layouts.get(name))
+        kind = " ".join(statement.split()[:2]).upper()
+        return Ddl(kind, name, statement, layout=self.layouts.get(name), does=does)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import wlc
 from wlc.farm.config import naming_snapshot
 from wlc.farm.errors import CorruptError, UnavailableError, UnsupportedError
 from wlc.farm.lease import taking_snapshot
-from wlc.farm.model import Ddl, Manifest
+from wlc.farm.model import AlteredObject, Ddl, Manifest
 from wlr import log_reader
 from wlr.engine.adapters import folder_target
 from wlr.plan.stop import Stop
@@ -113,7 +113,7 @@ def _with_originals(
             if start.tick < transaction.tick <= position.tick:
                 statements += [record for record in transaction.records if isinstance(record, Ddl)]
     for statement in statements[told:]:
-        if statement.kind == "ALTER TYPE" and "ADD VALUE" in statement.statement.upper():
+        if any(isinstance(e, AlteredObject) and any(old is None for old, _ in e.values) for e in statement.does):
             raise UnsupportedError(
                 f"{statement.object} got a new value since the snapshot at tick {base.position.tick}, and PostgreSQL"
                 " cannot load rows with it in the transaction that adds it",

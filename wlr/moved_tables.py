@@ -14,7 +14,7 @@ from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
-from wlc.farm.model import WEIGHT, Change, Ddl, Name, TableFile
+from wlc.farm.model import WEIGHT, Change, DbObject, Ddl, DroppedObject, Name, TableFile
 from wlr.ddl.relevance import is_created, schema_move
 from wlr.plan.patterns import matches
 from wlr.plan.step import LOCAL
@@ -140,7 +140,8 @@ class _SchemaMoves:
 
 def _drop(table: Name, renaming: Ddl) -> Ddl:
     original = None if renaming.original is None else f"DROP TABLE IF EXISTS {table.sql} CASCADE"
-    return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", renaming.search_path, original=original)
+    does = (DroppedObject(DbObject("TABLE", table)),)
+    return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", renaming.search_path, original=original, does=does)
 
 
 def read_entering(scan: Scan, renamed: Name, tick: int, local: Path) -> EnteringTable | None:

@@ -19,8 +19,12 @@ from wlc.farm.history import entries
 from wlc.farm.log import decode_batch
 from wlc.farm.manifest import decode_manifest
 from wlc.farm.model import (
+    AlteredObject,
     Change,
     Config,
+    CreatedObject,
+    DbObject,
+    Ddl,
     Handover,
     Name,
     Origin,
@@ -184,7 +188,19 @@ def test_headers_and_footers(database: FarmDatabase) -> None:
         {"main.t": (2, "1e2c66358fde8958")},
         {"main.t": (2, "f0e9751f86af9e75")},
     ]
-    assert chain == "11a2711f49767e54200c5fb4bdab43ab211aad5d47011b057e04adde89f4514d"
+    assert chain == "dda0ca82502e38956f65e61c52b2c82774bb6e31095948307c4be0a9bd34f2ad"
+
+
+def test_effects_of_statements(database: FarmDatabase) -> None:
+    statements = [ddl for entry in entries(database) for ddl in entry.transaction.records if isinstance(ddl, Ddl)]
+    table, by_name = DbObject("TABLE", Name("main", "t")), DbObject("INDEX", Name("main", "by_name"))
+    assert list(dict.fromkeys(ddl.does for ddl in statements)) == [
+        (CreatedObject(table),),
+        (CreatedObject(DbObject("SEQUENCE", Name("main", "s"))),),
+        (CreatedObject(by_name, of=table.name),),
+        (AlteredObject(table, columns=((None, "note"),)),),
+        (CreatedObject(DbObject("FUNCTION", Name("main", "f"), ("integer",))),),
+    ]
 
 
 def test_data_files_are_as_the_log_says(database: FarmDatabase) -> None:

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 # A commit that writes the same format. Whoever changes the format moves it to the first commit that has it.
-BASE = "cdf23b9"
+BASE = "eed8a8d"
 ROOT = Path(__file__).parents[2]
 # Run by one version or the other: what it is told to do, in a folder.
 TURN = """

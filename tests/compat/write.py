@@ -27,11 +27,14 @@ from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.documents import encode_document
 from wlc.farm.log import encode_batch
 from wlc.farm.model import (
+    AlteredObject,
     Batch,
     Change,
     Clear,
     Column,
     Config,
+    CreatedObject,
+    DbObject,
     Ddl,
     Digest,
     Handover,
@@ -64,11 +67,17 @@ WIDER = Layout((*COLUMNS, Column("note", "VARCHAR", default="'?'")), ("id",))
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 CREATE = Ddl(
-    "CREATE TABLE", T, "CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR, price DECIMAL(6,2))", layout=LAYOUT
+    "CREATE TABLE",
+    T,
+    "CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR, price DECIMAL(6,2))",
+    layout=LAYOUT,
+    does=(CreatedObject(DbObject("TABLE", T)),),
 )
-SEQUENCE = Ddl("CREATE SEQUENCE", S, "CREATE SEQUENCE s")
-INDEX = Ddl("CREATE INDEX", Name("main", "by_name"), "CREATE INDEX by_name ON t (name)")
-FUNCTION = Ddl("CREATE FUNCTION", Name("main", "f"), "CREATE FUNCTION f() …", dialect="postgres")
+SEQUENCE = Ddl("CREATE SEQUENCE", S, "CREATE SEQUENCE s", does=(CreatedObject(DbObject("SEQUENCE", S)),))
+BY_NAME = DbObject("INDEX", Name("main", "by_name"))
+INDEX = Ddl("CREATE INDEX", BY_NAME.name, "CREATE INDEX by_name ON t (name)", does=(CreatedObject(BY_NAME, of=T),))
+MADE = (CreatedObject(DbObject("FUNCTION", Name("main", "f"), ("integer",))),)
+FUNCTION = Ddl("CREATE FUNCTION", Name("main", "f"), "CREATE FUNCTION f(integer) …", dialect="postgres", does=MADE)
 
 
 def at(tick: int) -> datetime:
@@ -165,7 +174,8 @@ def batches() -> list[tuple[Batch, list[list[str]]]]:
     statement = "ALTER TABLE t ADD COLUMN note VARCHAR DEFAULT '?'"
     settings = (("TimeZone", "Asia/Tokyo"), ("integer_division", "true"))
     original = f"{statement} /* as written */"
-    alter = Ddl("ALTER TABLE", T, statement, layout=WIDER, original=original, digest=wider, settings=settings)
+    does = (AlteredObject(DbObject("TABLE", T), columns=((None, "note"),)),)
+    alter = Ddl("ALTER TABLE", T, statement, ("main",), "duckdb", WIDER, original, wider, settings, does)
     third = Batch(
         "shop",
         3,
@@ -306,6 +316,9 @@ def write(folder: Path) -> None:
             database.create_config(Config("", "wlc_logs", 1, 1, 12.5, None, "shop", "h1", 0))
             done = publish(database, last, Path(temporary))
             write_snapshot(database, *done[0], Path(temporary))
+            # A publisher that begins a history says so first.
+            history, parent = done[-1][0].history, done[-1][0].parent
+            database.change_config(lambda config, h=history, p=parent: replace(config, history=h, parent=p))
             database.rebuild_config()
             position = Position("h1", 3, 1, done[0][1])
             register(database, Replica("r1", "/data/réplica.duckdb", position, at(3), at(60), "host", "ann"))

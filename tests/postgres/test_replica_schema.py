@@ -85,6 +85,44 @@ def test_arrives(cluster: Cluster, master: Path, name: str) -> None:
     assert held_by_postgres(at_end) == held_by_duckdb(master), "through a snapshot"
 
 
+CONSTRAINTS = """
+    CREATE TABLE Parent (Id INTEGER PRIMARY KEY, Code VARCHAR UNIQUE, n INTEGER CHECK (N > 0));
+    CREATE TABLE child (k INTEGER, parent INTEGER REFERENCES PARENT (ID)); CREATE TABLE late (x INTEGER, Y INTEGER);
+
+    ALTER TABLE late ADD COLUMN z INTEGER UNIQUE;
+    ALTER TABLE late ADD CONSTRAINT two UNIQUE (x, y); ALTER TABLE late ADD UNIQUE (y);
+    ALTER TABLE child ADD CONSTRAINT one PRIMARY KEY (K); CREATE TABLE made AS SELECT 1 AS a; ALTER TABLE made ADD UNIQUE (a);
+"""
+ARRIVED = [
+    ('"Parent"', "CHECK ((n > 0))"),
+    ('"Parent"', 'PRIMARY KEY ("Id")'),
+    ('"Parent"', 'UNIQUE ("Code")'),
+    ("child", 'FOREIGN KEY (parent) REFERENCES "Parent"("Id") NOT VALID'),
+    ("child", "PRIMARY KEY (k)"),
+    ("late", 'UNIQUE ("Y")'),
+    ("late", 'UNIQUE (x, "Y")'),
+    ("late", "UNIQUE (z)"),
+    ("made", "UNIQUE (a)"),
+]
+
+
+@pytest.mark.slow
+def test_constraints_arrive_with_tables_and_later(cluster: Cluster, master: Path) -> None:
+    follows, at_end = cluster.create_database(), cluster.create_database()
+    for part in CONSTRAINTS.split("\n\n"):
+        with wlc.connect(master) as connection:
+            connection.execute(part)
+        wlc.flush(master)
+        wlr.replicate(master, into=follows)
+    wlc.snapshot(master)
+    wlr.replicate(master, into=at_end)
+    query = """
+        SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'public'::regnamespace AND contype IN ('u', 'p', 'c', 'f')
+    """
+    assert sorted(execute(follows, query)) == sorted(execute(at_end, query)) == ARRIVED
+
+
 STOPS = {
     "fields of values that are there": (
         "CREATE TABLE t (s STRUCT(a INTEGER)); INSERT INTO t VALUES ({'a': 1})",

@@ -14,8 +14,11 @@ import pytest
 import wlc
 import wlr
 from tests.lake import to_duckdb
+from tests.postgres import folded
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb, texts_of
+from wlc.farm.database import open_database
+from wlc.farm.model import Ddl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -503,6 +506,12 @@ CASES: dict[str, tuple[str, ...]] = {
         "CREATE TYPE some_range AS RANGE (SUBTYPE = int8); CREATE TABLE t3 (a some_range, b some_multirange, c rt_multirange)",
         "INSERT INTO t2 VALUES ('[1,2)', '{[1,2)}'); INSERT INTO t3 VALUES ('[1,2)', '{[1,2)}', '{[B,a]}')",
     ),
+    "made anew": (
+        "CREATE TABLE t (a int, b int CHECK (b > 0)); CREATE TABLE u (a int)",
+        "ALTER TABLE t DROP b, ADD b int CHECK (b > 0)",
+        "INSERT INTO u VALUES (1)",
+        "ALTER TABLE u DROP a, ADD a text DEFAULT 'x'",
+    ),
     "swap": (
         "CREATE TABLE t (a int, b text)",
         "CREATE TABLE u (x int)",
@@ -595,3 +604,20 @@ def test_other_replicas_follow(changed: tuple[str, str, str], tmp_path: Path, en
         wlr.replicate("x", farm=farm, into=into, tick=tick, engine="local", register=False)
     found = into if engine == "duckdb" else to_duckdb(into, tmp_path / "l.duckdb")
     assert held_in_duckdb(found) == expected_in_duckdb(url)
+
+
+def test_the_effects_of_the_log_and_of_a_snapshot_are_what_the_catalog_shows(changed: tuple[str, str, str]):
+    url, farm, _ = changed
+    wlc.snapshot(url)
+    database = open_database("x", farm)
+    first, *_, last = database.snapshot_ticks()
+    batches = (database.read_batch(number)[0] for number in database.batch_numbers())
+    log = [r for batch in batches for t in batch.transactions for r in t.records if isinstance(r, Ddl)]
+    folds = {}
+    for is_postgres in (True, False):
+        fold = folded.of_snapshot(database.read_manifest(first), is_postgres=is_postgres)
+        folded.follow(fold, log, is_postgres=is_postgres)
+        folds[is_postgres] = fold
+        later = folded.of_snapshot(database.read_manifest(last), is_postgres=is_postgres)
+        assert folded.said(fold) == folded.said(later)
+    assert folded.differences(folds[True], folded.shown(lambda query: execute(url, query))) == {}

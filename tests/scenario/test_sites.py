@@ -15,13 +15,14 @@ import wlr
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import lines, permitted, take_step
 from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
-from wlc.farm.model import Origin
+from wlc.farm.model import Ddl, Origin
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from wlc.farm.model import DdlEffect
     from wlc.masters.site_step import SiteStep
 
 from tests.sites import Sites
@@ -131,6 +132,12 @@ def test_only_one_site_changes_the_schema(two: Sites) -> None:
         "ALTER TABLE made ADD COLUMN w INTEGER DEFAULT 7",
         "CREATE TABLE copied AS SELECT * FROM made",
         "INSERT INTO made VALUES (2, 'b', 8)",
+        "CREATE TABLE checked (id INTEGER PRIMARY KEY, n INTEGER UNIQUE CHECK (n > 0))",
+        "ALTER TABLE checked RENAME n TO m",
+        "ALTER TABLE checked RENAME TO renamed",
+        "CREATE UNIQUE INDEX once ON renamed (M, (id + 1))",
+        "CREATE SCHEMA gone; CREATE SEQUENCE gone.s; CREATE TABLE gone.t (i INTEGER DEFAULT nextval('gone.s'))",
+        "DROP SCHEMA gone CASCADE",
     )
     two.take("oslo")
     assert two.take("rome") > 0
@@ -139,8 +146,20 @@ def test_only_one_site_changes_the_schema(two: Sites) -> None:
     two.refuse_differences("made", "copied")
     assert two.rows("rome", "made") == [(1, "a", 7), (2, "b", 8), (3, "c", 9)]
     assert wlc.status(two.file("rome")).bypassed == {}
+    # A site runs the statements, and says the same of what they did.
+    said = effects(two, "rome")
+    assert len(said) > 10
+    assert said == effects(two, "oslo")[-len(said) :]
     for site in two.names:
         two.replica_equals(site)
+
+
+def effects(sites: Sites, site: str) -> list[tuple[DdlEffect, ...]]:
+    """What all schema statements in the log of a site did."""
+    log = sites.log(site)
+    transactions = (each for number in log.batch_numbers() for each in log.read_batch(number)[0].transactions)
+    statements = (record for each in transactions for record in each.records if isinstance(record, Ddl))
+    return [ddl.does for ddl in statements]
 
 
 def test_only_the_primary_writes_tables_without_a_key(two: Sites) -> None:

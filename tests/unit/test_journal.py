@@ -10,15 +10,29 @@ import duckdb
 import pytest
 
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.ddl_effects import CatalogEntry, Objects
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.schema_change import compare
 from wlc.capture.duckdb.unpublished import count_rows
-from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition
+from wlc.farm.model import (
+    Clear,
+    Column,
+    CreatedObject,
+    DbObject,
+    Ddl,
+    Digest,
+    Layout,
+    Name,
+    Origin,
+    RenamedObject,
+    SequencePosition,
+)
 
 if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import JournalRecord
 
 T, U = Name("main", "t"), Name("main", "u")
+TABLE = DbObject("TABLE", T)
 DDL = Ddl(
     "CREATE TABLE",
     T,
@@ -51,10 +65,10 @@ def test_changes_and_clears_add_up() -> None:
 
 
 def test_schema_changes_move_counts() -> None:
-    ddl = JournalledDdl(DDL, renamed=((T, U),), dropped=(T,))
-    again = JournalledDdl(DDL, created=(T,))
+    ddl = replace(DDL, does=(RenamedObject(TABLE, U),))
+    again = replace(DDL, does=(CreatedObject(TABLE),))
     assert count_rows({T: 10}, [entry(ddl, again, images(T, 1, 0))]) == {U: 10, T: 1}
-    replaced = JournalledDdl(DDL, dropped=(T,), created=(T,))
+    replaced = replace(DDL, does=(CreatedObject(TABLE, replaces=True),))
     assert count_rows({T: 10}, [entry(replaced, images(T, 3, 0))]) == {T: 3}
 
 
@@ -69,8 +83,8 @@ ENTRIES = [
         (
             Clear(T, 13),
             images(U, 0, 2**40),
-            JournalledDdl(DDL, renamed=((T, U),), dropped=(T,), created=(U, T)),
-            JournalledDdl(DDL),
+            replace(DDL, does=(RenamedObject(TABLE, U), CreatedObject(TABLE))),
+            DDL,
             SequencePosition(T, -5),
         ),
         Origin("0123456789abcdef0123456789abcdef", 3),
@@ -96,8 +110,9 @@ def test_an_empty_journal_has_no_last_commit() -> None:
         assert journal.last_commit(connection, "memory", ()) == (0, None)
 
 
-def objects(**tables: tuple[int, str]) -> dict[tuple[str, str, str], tuple[object, ...]]:
-    return {("TABLE", "main", name): (number, sql, None, None) for name, (number, sql) in tables.items()}
+def objects(**tables: tuple[int, str]) -> Objects:
+    listed = {("TABLE", "main", name): found for name, found in tables.items()}
+    return {key: CatalogEntry(number, sql, None, None, None, None, None) for key, (number, sql) in listed.items()}
 
 
 def test_compare_tells_replaced_from_altered_and_renamed() -> None:

@@ -18,7 +18,9 @@ from wlc.farm.model import (
     Change,
     Clear,
     Column,
+    CreatedObject,
     DataFile,
+    DbObject,
     Ddl,
     Digest,
     Handover,
@@ -42,7 +44,13 @@ TIME = datetime(2026, 11, 20, 10, 0, 0, 1, UTC)
 TABLE = Name("main", "t")
 LAYOUT = Layout((Column("id", "INTEGER", nullable=False), Column("twice", "INTEGER", generated="id * 2")), ("id",))
 PATH = "sales_000000000042.d/0.parquet"
-CREATE = Ddl("CREATE TABLE", TABLE, "CREATE TABLE t (id INTEGER PRIMARY KEY, …)", layout=LAYOUT)
+CREATE = Ddl(
+    "CREATE TABLE",
+    TABLE,
+    "CREATE TABLE t (id INTEGER PRIMARY KEY, …)",
+    layout=LAYOUT,
+    does=(CreatedObject(DbObject("TABLE", TABLE)),),
+)
 
 BATCH = Batch(
     database="sales",

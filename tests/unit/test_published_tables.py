@@ -5,10 +5,10 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from wlc.capture.duckdb import schema_change
-from wlc.dialect.duckdb.catalog import tables
+from tests.schema_changes import SchemaChanges
 from wlc.farm.model import Name
-from wlc.multi_master.published_tables import PublishedTables
+from wlc.farm.schema_fold import SchemaFold
+from wlc.multi_master.published_tables import constraint_beside_key, has_check
 
 pytestmark = pytest.mark.slow
 
@@ -83,16 +83,13 @@ def _catalog(connection: duckdb.DuckDBPyConnection) -> dict[Name, tuple[str | No
 
 
 def test_constraints_are_those_of_the_catalogs() -> None:
-    found = PublishedTables()
+    found = SchemaFold()
     with duckdb.connect() as connection:
-        objects = schema_change.objects(connection, "memory")
+        changes = SchemaChanges(connection)
         for statement in connection.extract_statements(_STATEMENTS):
-            connection.execute(statement)
-            before, objects = objects, schema_change.objects(connection, "memory")
-            change, layouts = schema_change.compare(before, objects), tables(connection, "memory")
-            for ddl in schema_change.statements(connection, "memory", statement.query, change, layouts):
+            for ddl in changes.run(statement.query):
                 found.apply(ddl)
         wanted = _catalog(connection)
-    said = {each.name: (found.constraint_beside_key(each), each.has_check) for each in found.tables.values()}
+    said = {each.name: (constraint_beside_key(found, each), has_check(each)) for each in found.tables.values()}
     assert said == wanted
     assert {beside for beside, _ in said.values()} == {None, "a UNIQUE constraint", "a FOREIGN KEY", "a UNIQUE index"}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from wlc.capture.duckdb.schema_change import compare, objects, statements
-from wlc.dialect.duckdb.catalog import tables
+from tests.schema_changes import SchemaChanges
+from wlc.farm.ddl_fields import ddl_json
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def recorded(connection: duckdb.DuckDBPyConnection, text: str) -> list[Ddl]:
-    before = objects(connection, "memory")
-    connection.execute(text)
-    change = compare(before, objects(connection, "memory"))
-    return statements(connection, "memory", text, change, tables(connection, "memory"))
+    return SchemaChanges(connection).run(text)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +95,62 @@ def test_what_replaces_a_name_in_other_letters_is_not_dropped(
     connection: duckdb.DuckDBPyConnection, text: str, expected: list[str]
 ) -> None:
     assert [ddl.statement for ddl in recorded(connection, text)] == expected
+
+
+def said(found: list[Ddl]) -> list[list[dict[str, object]]]:
+    return [ddl_json(ddl)["does"] for ddl in found]
+
+
+CREATED = "CREATE TABLE c (i INTEGER PRIMARY KEY, P INTEGER UNIQUE, n INTEGER REFERENCES c (I), CHECK (p > I))"
+
+
+def test_every_statement_says_what_it_did(connection: duckdb.DuckDBPyConnection) -> None:
+    table = ["TABLE", "main", "c"]
+    foreign = {"foreign": ["n"], "to": ["main", "c"], "keys": ["i"]}
+    checked = {"check": ["P", "i"], "sql": "(p > I)"}
+    changes = SchemaChanges(connection)
+    assert said(changes.run(CREATED)) == [[{"created": table, "constraints": [checked, foreign, {"unique": ["P"]}]}]]
+    unique = {"created": ["INDEX", "main", "u"], "of": ["main", "t"], "unique": ["i", None]}
+    assert said(changes.run("CREATE UNIQUE INDEX u ON t (I, (i + 1))")) == [[unique]]
+    assert said(changes.run("DROP INDEX u")) == [[{"dropped": ["INDEX", "main", "u"], "of": ["main", "t"]}]]
+    gone = [{"dropped": ["TABLE", "two", "r"]}, {"dropped": ["SCHEMA", "two", "two"]}]
+    assert said(changes.run("DROP SCHEMA two CASCADE")) == [gone]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text, does",
+    [
+        ("ALTER TABLE t RENAME TO T", [[{"renamed": ["TABLE", "main", "t"], "to": ["main", "T"]}]]),
+        ("ALTER TABLE t RENAME i TO I", [[{"altered": ["TABLE", "main", "t"], "columns": [["i", "I"]]}]]),
+        ("ALTER TABLE t ADD COLUMN k INTEGER", [[{"altered": ["TABLE", "main", "t"], "columns": [[None, "k"]]}]]),
+        ("ALTER TABLE t ALTER i TYPE BIGINT", [[{"altered": ["TABLE", "main", "t"], "columns": [["i", "i"]]}]]),
+        (
+            "ALTER TABLE t ADD PRIMARY KEY (i)",
+            [[{"altered": ["TABLE", "main", "t"], "columns": [["i", "i"]], "key": ["i"]}]],
+        ),
+        ("ALTER TABLE t ADD UNIQUE (i)", [[{"altered": ["TABLE", "main", "t"], "constraints": [{"unique": ["i"]}]}]]),
+        ("COMMENT ON TABLE t IS 'x'", [[{"altered": ["TABLE", "main", "t"]}]]),
+        ("COMMENT ON COLUMN v.i IS 'x'", [[{"altered": ["VIEW", "main", "v"]}]]),
+        ("CREATE OR REPLACE MACRO m() AS 2", [[{"created": ["MACRO", "main", "m"], "replaces": True}]]),
+        (
+            "CREATE OR REPLACE TABLE two.R (x INTEGER)",
+            [[{"dropped": ["TABLE", "two", "r"]}], [{"created": ["TABLE", "two", "R"]}]],
+        ),
+        ("CREATE OR REPLACE VIEW a AS SELECT 1", [[{"created": ["VIEW", "main", "a"], "replaces": True}]]),
+        ("ALTER VIEW a RENAME TO b", [[{"renamed": ["VIEW", "main", "a"], "to": ["main", "b"]}]]),
+        ("DROP VIEW v CASCADE", [[{"dropped": ["VIEW", "main", "v"]}], [{"dropped": ["VIEW", "main", "a"]}]]),
+        (
+            "DROP SEQUENCE q CASCADE",
+            [[{"dropped": ["TABLE", "main", "uses"]}], [{"dropped": ["SEQUENCE", "main", "q"]}]],
+        ),
+    ],
+)
+def test_kinds_of_statements(
+    connection: duckdb.DuckDBPyConnection, text: str, does: list[list[dict[str, object]]]
+) -> None:
+    connection.execute("DROP VIEW a; DROP VIEW v" if text.startswith("ALTER TABLE") else "SELECT 1")
+    assert said(recorded(connection, text)) == does
 
 
 def test_what_the_session_has_set_goes_along(connection: duckdb.DuckDBPyConnection) -> None:

@@ -10,14 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wlc.capture.duckdb.journal import JournalledDdl
 from wlc.capture.duckdb.sites import permitted
 from wlc.farm.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.membership import founded, with_site
-from wlc.farm.model import Batch, Change, Clear, Column, Ddl, Layout, Name, Origin, TableFile, Taken, Transaction
+from wlc.farm.model import (
+    Batch,
+    Change,
+    Clear,
+    Column,
+    DbObject,
+    Ddl,
+    DroppedObject,
+    Layout,
+    Name,
+    Origin,
+    RenamedObject,
+    TableFile,
+    Taken,
+    Transaction,
+)
 from wlc.farm.paths import data_path
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
@@ -266,8 +280,9 @@ def test_a_table_with_a_rule_is_neither_renamed_nor_dropped() -> None:
     table, other = Name("main", "t"), Name("main", "other")
     circle = with_rule(founded("sales", ME, ME, NOW), Rule(table, "epoch"))
     site = SiteState(ME, ".", circle=circle)
-    renamed = JournalledDdl(Ddl("ALTER TABLE", other, "ALTER TABLE t RENAME TO other"), renamed=((table, other),))
-    dropped = JournalledDdl(Ddl("DROP TABLE", table, "DROP TABLE t"), dropped=(table,))
+    found = DbObject("TABLE", table)
+    renamed = Ddl("ALTER TABLE", other, "ALTER TABLE t RENAME TO other", does=(RenamedObject(found, other),))
+    dropped = Ddl("DROP TABLE", table, "DROP TABLE t", does=(DroppedObject(found),))
     for record in (renamed, dropped):
         with pytest.raises(InvalidError, match=r"cannot rename or drop main\.t, which has the rule epoch"):
             permitted.refuse_schema_change(site, [record], [other])

@@ -10,6 +10,8 @@ import pytest
 from wlc.capture.postgres import ddl
 from wlc.capture.postgres.creation_order import in_order
 from wlc.capture.postgres.described import DescribedColumn, DescribedConstraint, DescribedTable, Parent
+from wlc.capture.postgres.effects import carried_back
+from wlc.farm.model import AlteredObject, Check, CreatedObject, DbObject, Ddl, Name, Reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,11 +20,17 @@ COLUMN = DescribedColumn(
     1, "a", "integer", (23, -1), "integer", None, True, None, None, None, False, None, None, None, None
 )
 KEY = DescribedConstraint(7, "f", "FOREIGN KEY (a) REFERENCES r(a)", is_inherited=False, is_local=True)
+CHECK = DescribedConstraint(6, "c", "CHECK ((a > 0))", is_inherited=False, is_local=True, columns=(1,))
 TABLE = DescribedTable(1, "public", "t", "r", (COLUMN,), (), {}, None, None, ())
+OBJECT = DbObject("TABLE", Name("public", "t"))
 
 
 def altered(old: DescribedTable, new: DescribedTable) -> list[str]:
-    return [made.statement for made in ddl.alter(old, new, is_resent=False)]
+    return [made.statement for made in ddl.alter(old, new, is_resent=False) if isinstance(made, Ddl)]
+
+
+def constraint(name: str) -> DbObject:
+    return DbObject("CONSTRAINT", Name("public", name))
 
 
 def test_a_partition_is_detached_before_it_loses_what_the_table_above_has() -> None:
@@ -79,3 +87,49 @@ def test_an_identity_is_changed_in_all_partitions_and_a_default_in_the_table_alo
 )
 def test_what_others_need_comes_first(needs: Mapping[str, Sequence[str]], expected: str) -> None:
     assert "".join(in_order("abc", needs)) == expected
+
+
+def test_a_statement_says_what_it_does_once_if_all_replicas_do_the_same() -> None:
+    renamed = replace(TABLE, columns=(replace(COLUMN, name="b"),))
+    (made,) = ddl.alter(TABLE, renamed, is_resent=False)
+    assert isinstance(made, Ddl)
+    assert made.original == made.statement == 'ALTER TABLE "public"."t" RENAME COLUMN "a" TO "b"'
+    assert made.does == (AlteredObject(OBJECT, columns=(("a", "b"),)),)
+
+
+def test_a_column_that_a_check_names_has_its_name_from_two_statements() -> None:
+    checked = replace(TABLE, constraints={"c": CHECK})
+    worded = replace(CHECK, definition="CHECK ((b > 0))")
+    renamed = replace(TABLE, columns=(replace(COLUMN, name="b"),), constraints={"c": worded})
+    own, others = ddl.alter(checked, renamed, is_resent=False)
+    assert isinstance(own, Ddl)
+    assert isinstance(others, Ddl)
+    assert (own.dialect, own.original, others.dialect, others.original) == ("postgres", None, "duckdb", "")
+    change = AlteredObject(OBJECT, columns=(("a", "b"),))
+    assert own.does == (replace(change, constraints=(Check(("b",), "(b > 0)"),)),)
+    assert others.does == (change,)
+
+
+def test_constraints_follow_their_table_and_say_to_what_they_refer() -> None:
+    key = replace(KEY, columns=(1,), to=Parent(2, "public", "r"), keys=(4,), key_names={"4": "k"})
+    _, *added = ddl.create(replace(TABLE, constraints={"c": CHECK, "f": key}))
+    check, reference = Check(("a",), "(a > 0)"), Reference(("a",), Name("public", "r"), ("k",))
+    assert [made.does for made in added] == [
+        (AlteredObject(OBJECT, constraints=(check,)), CreatedObject(constraint("c"), of=OBJECT.name)),
+        (AlteredObject(OBJECT, constraints=(check, reference)), CreatedObject(constraint("f"), of=OBJECT.name)),
+    ]
+
+
+def test_what_a_table_has_from_one_above_joins_the_statement_before() -> None:
+    inherited = replace(CHECK, is_inherited=True, is_local=False)
+    (carried,) = ddl.alter(TABLE, replace(TABLE, constraints={"c": inherited}), is_resent=False)
+    assert carried.does == (
+        AlteredObject(OBJECT, constraints=(Check(("a",), "(a > 0)"),)),
+        CreatedObject(constraint("c"), of=OBJECT.name),
+    )
+    above = Ddl("ALTER TABLE", Name("public", "p"), "…", original="…", does=(AlteredObject(OBJECT),))
+    view = Ddl("CREATE VIEW", Name("public", "v"), "…", original="")
+    own, others, last = carried_back((above, view, carried))[0:3]
+    assert last == view
+    assert own == Ddl("ALTER TABLE", above.object, "…", dialect="postgres", does=(AlteredObject(OBJECT), *carried.does))
+    assert others == replace(above, original="")

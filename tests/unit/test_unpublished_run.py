@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.test_master_state import FIRST
 from wlc.capture.duckdb import journal, unpublished
-from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
 from wlc.farm.log_columns import PlainRun
 from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition, Taken
 
@@ -67,7 +67,7 @@ def fill(connection: duckdb.DuckDBPyConnection, count: int, odd: float) -> None:
             others: list[JournalRecord] = [
                 Clear(TABLES[1].name, 2),
                 SequencePosition(Name("main", "s"), tick),
-                JournalledDdl(ALTER),
+                ALTER,
             ]
             entries.append(replace(made, records=(*records, *rng.sample(others, rng.randint(0, 2)))))
         # A transaction's own data is with its first image.

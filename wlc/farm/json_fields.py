@@ -13,7 +13,6 @@ from wlc.farm.model import (
     FORMAT_VERSION,
     Column,
     DataFile,
-    Ddl,
     Digest,
     Handover,
     Layout,
@@ -48,7 +47,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise FieldError(f"key {_short(key)} is there twice")
+                raise FieldError(f"key {short(key)} is there twice")
             seen.add(key)
     return found
 
@@ -76,7 +75,7 @@ def refuse_half_characters(value: object, text: str) -> None:
 def as_object(value: object) -> dict[str, Any]:
     """Return a JSON object."""
     if type(value) is not dict:
-        raise FieldError(f"{_short(value)} is not an object")
+        raise FieldError(f"{short(value)} is not an object")
     return value
 
 
@@ -102,7 +101,7 @@ def known(content: Mapping[str, Any], keys: str, optional: str = "") -> None:
     """
     allowed = _allowed(keys, optional)
     if not content.keys() <= allowed:
-        raise FieldError(f"key {_short(min(content.keys() - allowed))} is unknown")
+        raise FieldError(f"key {short(min(content.keys() - allowed))} is unknown")
 
 
 @cache
@@ -113,42 +112,42 @@ def _allowed(keys: str, optional: str) -> frozenset[str]:
 def as_list(value: object) -> list[Any]:
     """Return a JSON list."""
     if type(value) is not list:
-        raise FieldError(f"{_short(value)} is not a list")
+        raise FieldError(f"{short(value)} is not a list")
     return value
 
 
 def as_text(value: object) -> str:
     """Return a text."""
     if type(value) is not str:
-        raise FieldError(f"{_short(value)} is not a text")
+        raise FieldError(f"{short(value)} is not a text")
     return value
 
 
 def as_flag(value: object) -> bool:
     """Return true or false."""
     if type(value) is not bool:
-        raise FieldError(f"{_short(value)} is not true or false")
+        raise FieldError(f"{short(value)} is not true or false")
     return value
 
 
 def as_count(value: object) -> int:
     """Return an integer from 0 on."""
     if type(value) is not int or not 0 <= value < 2**63:
-        raise FieldError(f"{_short(value)} is not a count")
+        raise FieldError(f"{short(value)} is not a count")
     return value
 
 
 def as_tick(value: object, smallest: int = 1) -> int:
     """Return a tick, or another number that the farm counts."""
     if type(value) is not int or not smallest <= value <= TICK_MAX:
-        raise FieldError(f"{_short(value)} is not a tick or number")
+        raise FieldError(f"{short(value)} is not a tick or number")
     return value
 
 
 def as_history(value: object) -> str:
     """Return the id of a history."""
     if not is_token(as_text(value)):
-        raise FieldError(f"{_short(value)} is not the id of a history")
+        raise FieldError(f"{short(value)} is not the id of a history")
     return as_text(value)
 
 
@@ -156,14 +155,14 @@ def as_sha256(value: object) -> str:
     """Return a SHA-256 in lower-case hexadecimal."""
     text = as_text(value)
     if len(text) != 64 or not _HEX.issuperset(text):
-        raise FieldError(f"{_short(value)} is not a SHA-256")
+        raise FieldError(f"{short(value)} is not a SHA-256")
     return text
 
 
 def as_lsn(value: object) -> str:
     """Return a place in PostgreSQL's log."""
     if not _LSN.fullmatch(as_text(value)):
-        raise FieldError(f"{_short(value)} is not a place in a log")
+        raise FieldError(f"{short(value)} is not a place in a log")
     return as_text(value)
 
 
@@ -172,31 +171,38 @@ def as_time(value: object) -> datetime:
     try:
         return read_time(as_text(value))
     except (ValueError, OverflowError) as error:
-        raise FieldError(f"{_short(value)} is not a time") from error
+        raise FieldError(f"{short(value)} is not a time") from error
 
 
 def as_beat(value: object) -> float:
     """Return a number of seconds, 0 or more."""
     if type(value) not in (int, float) or not 0 <= value <= TICK_MAX:  # type: ignore[operator]
-        raise FieldError(f"{_short(value)} is not a beat")
+        raise FieldError(f"{short(value)} is not a beat")
     return float(value)  # type: ignore[arg-type]
 
 
 def as_format(value: object, known: int) -> int:
     """Return the version of a format."""
     if type(value) is not int or value != known:
-        raise FieldError(f"format {_short(value)} is unknown, this version reads {known}")
+        raise FieldError(f"format {short(value)} is unknown, this version reads {known}")
     return value
 
 
 def as_name(value: object) -> Name:
     """Return the name of an object in a schema."""
     if type(value) is not list or len(value) != 2:
-        raise FieldError(f"{_short(value)} is not a name of schema and object")
+        raise FieldError(f"{short(value)} is not a name of schema and object")
     schema, name = value
     if type(schema) is not str or type(name) is not str or not schema or not name:
-        raise FieldError(f"{_short(value)} is not a name of schema and object")
+        raise FieldError(f"{short(value)} is not a name of schema and object")
     return Name(schema, name)
+
+
+def as_object_name(value: object) -> Name:
+    """Return the name of what may have no schema around it, such as a schema, or no name inside."""
+    if type(value) is not list or len(value) != 2:
+        raise FieldError(f"{short(value)} is not a name of schema and object")
+    return Name(as_text(value[0]), as_text(value[1]))
 
 
 def as_vector(value: object) -> dict[str, int]:
@@ -244,29 +250,8 @@ def as_layout(value: object) -> Layout:
     key = tuple(as_text(name) for name in as_list(fields["primary_key"]))
     names = [column.name for column in columns]
     if not columns or len(set(names)) != len(names) or not set(key) <= set(names):
-        raise FieldError(f"{_short(names)} with key {_short(key)} is not the layout of a table")
+        raise FieldError(f"{short(names)} with key {short(key)} is not the layout of a table")
     return Layout(columns, key)
-
-
-def as_ddl(value: object) -> Ddl:
-    """Return a schema statement."""
-    fields = as_object(value)
-    known(fields, "kind object statement search_path dialect layout", "original digest settings info")
-    path = tuple(as_text(schema) for schema in as_list(fields["search_path"]))
-    if not path:
-        raise FieldError("a search path names no schema")
-    settings = as_object(fields.get("settings", {}))
-    return Ddl(
-        kind=as_text(fields["kind"]),
-        object=_object_name(fields["object"]),
-        statement=as_text(fields["statement"]),
-        search_path=path,
-        dialect=as_text(fields["dialect"]),
-        layout=None if fields["layout"] is None else as_layout(fields["layout"]),
-        original=None if fields.get("original") is None else as_text(fields["original"]),
-        digest=None if fields.get("digest") is None else as_digest(fields["digest"]),
-        settings=tuple(sorted((name, as_text(value)) for name, value in settings.items())),
-    )
 
 
 def as_digest(value: object) -> Digest:
@@ -274,7 +259,7 @@ def as_digest(value: object) -> Digest:
     fields = as_object(value)
     text = as_text(fields["sum"])
     if len(text) != 16 or not _HEX.issuperset(text):
-        raise FieldError(f"{_short(text)} is not the sum of a digest")
+        raise FieldError(f"{short(text)} is not the sum of a digest")
     return Digest(as_count(fields["rows"]), int(text, 16))
 
 
@@ -310,7 +295,7 @@ def as_sequence(value: object) -> SequencePosition:
     known(fields, "name value", "info")
     position = fields["value"]
     if type(position) is not int or position not in _INT64:
-        raise FieldError(f"{_short(position)} is not the position of a sequence")
+        raise FieldError(f"{short(position)} is not the position of a sequence")
     return SequencePosition(as_name(fields["name"]), position)
 
 
@@ -324,7 +309,7 @@ def as_data_file(value: object, where: str) -> DataFile:
 def as_site(value: object) -> str:
     """Return the name of a site."""
     if not is_site_name(as_text(value)):
-        raise FieldError(f"{_short(value)} is not the name of a site")
+        raise FieldError(f"{short(value)} is not the name of a site")
     return as_text(value)
 
 
@@ -383,25 +368,6 @@ def layout_json(layout: Layout) -> dict[str, Any]:
     return {"columns": columns, "primary_key": list(layout.primary_key)}
 
 
-def ddl_json(ddl: Ddl) -> dict[str, Any]:
-    """Write a schema statement."""
-    content: dict[str, Any] = {
-        "kind": ddl.kind,
-        "object": name_json(ddl.object),
-        "statement": ddl.statement,
-        "search_path": list(ddl.search_path),
-        "dialect": ddl.dialect,
-        "layout": layout_json(ddl.layout) if ddl.layout else None,
-    }
-    if ddl.original is not None:
-        content["original"] = ddl.original
-    if ddl.digest is not None:
-        content["digest"] = digest_json(ddl.digest)
-    if ddl.settings:
-        content["settings"] = dict(ddl.settings)
-    return content
-
-
 def digest_json(digest: Digest) -> dict[str, Any]:
     """Write what a table holds."""
     return {"rows": digest.rows, "sum": f"{digest.sum:016x}"}
@@ -431,18 +397,11 @@ def vector_json(vector: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(vector.items()))
 
 
-def _object_name(value: object) -> Name:
-    # The object of CREATE SCHEMA and the like has no schema around it, or no name inside.
-    if type(value) is not list or len(value) != 2:
-        raise FieldError(f"{_short(value)} is not a name of schema and object")
-    return Name(as_text(value[0]), as_text(value[1]))
-
-
 def _column(value: object) -> Column:
     fields = as_object(value)
     known(fields, "name type nullable default generated")
     if type(fields["nullable"]) is not bool or not fields["name"]:
-        raise FieldError(f"{_short(value)} is not a column")
+        raise FieldError(f"{short(value)} is not a column")
     return Column(
         name=as_text(fields["name"]),
         type=as_text(fields["type"]),
@@ -452,6 +411,7 @@ def _column(value: object) -> Column:
     )
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return a value as a message shows it."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

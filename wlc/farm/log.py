@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
+from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.gc_pause import uncollected
 from wlc.farm.json_fields import FieldError
@@ -208,7 +209,7 @@ def _record_line(record: Record) -> str:
             name = f"[{encode_basestring(table.schema)},{encode_basestring(table.name)}]"
             return f'{{"change":{{"table":{name},"path":"{path}","added":{added},"removed":{removed}}}}}'
         case Ddl():
-            return _line("ddl", fields.ddl_json(record))
+            return _line("ddl", ddl_json(record))
         case Clear(table, removed):
             return _line("clear", {"table": fields.name_json(table), "removed": removed})
         case SequencePosition():
@@ -348,7 +349,7 @@ def _refresh(content: dict[str, Any]) -> RowsRefreshed:
 
 _RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {
     "change": _change,
-    "ddl": fields.as_ddl,
+    "ddl": as_ddl,
     "clear": _clear,
     "sequence": fields.as_sequence,
     "read": _read,

@@ -6,6 +6,7 @@ from typing import Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
+from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Manifest, SnapshotTable
@@ -68,8 +69,8 @@ def _json(manifest: Manifest) -> dict[str, Any]:
         "position": fields.position_json(manifest.position),
         "clock": format_time(manifest.clock),
         "catalog": manifest.catalog,
-        "schema": [fields.ddl_json(ddl) for ddl in manifest.schema],
-        "schema_after": [fields.ddl_json(ddl) for ddl in manifest.schema_after],
+        "schema": [ddl_json(ddl) for ddl in manifest.schema],
+        "schema_after": [ddl_json(ddl) for ddl in manifest.schema_after],
         "tables": [_table_json(table) for table in manifest.tables],
         "sequences": [fields.sequence_json(sequence) for sequence in manifest.sequences],
         "vector": fields.vector_json(manifest.vector),
@@ -93,8 +94,8 @@ def _manifest(content: dict[str, Any], path: str) -> Manifest:
         position=fields.as_position(content["position"]),
         clock=fields.as_time(content["clock"]),
         catalog=fields.as_text(content["catalog"]),
-        schema=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema"])),
-        schema_after=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema_after"])),
+        schema=tuple(as_ddl(ddl) for ddl in fields.as_list(content["schema"])),
+        schema_after=tuple(as_ddl(ddl) for ddl in fields.as_list(content["schema_after"])),
         tables=tuple(_table(table, path) for table in fields.as_list(content["tables"])),
         sequences=tuple(fields.as_sequence(sequence) for sequence in fields.as_list(content["sequences"])),
         vector=fields.as_vector(content["vector"]),

@@ -123,6 +123,114 @@ class Digest:
     sum: int
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class DbObject:
+    """An object of a database: its kind as it follows CREATE, such as `TABLE`, and its name.
+
+    The name of a schema is both parts of its own `name`. `arguments` are the types by which a routine is told apart
+    from others of its name; None for everything else.
+    """
+
+    kind: str
+    name: Name
+    arguments: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A UNIQUE constraint."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A CHECK constraint: the columns that it names, and its expression in the master's SQL."""
+
+    columns: tuple[str, ...]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key: `columns` refer to the columns `keys` of the table `to`."""
+
+    columns: tuple[str, ...]
+    to: Name
+    keys: tuple[str, ...]
+
+
+TableConstraint = Unique | Check | Reference
+# Names of a column before and after a statement: None where there is none; the same name if it was redefined.
+ColumnStep = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedObject:
+    """A statement created an object.
+
+    Attributes:
+        replaces: It took the place of one of the same kind and name.
+        of: The table that it belongs to.
+        unique: Of a unique index its columns, None for an expression.
+        columns: Of a table whose layout is not that of the statement.
+        key: Of such a table the columns of the primary key.
+        constraints: Of a table, all but the primary key and NOT NULL.
+        parents: Tables that a table is a partition of or inherits from.
+    """
+
+    object: DbObject
+    replaces: bool = False
+    of: Name | None = None
+    unique: tuple[str | None, ...] = ()
+    columns: tuple[ColumnStep, ...] = ()
+    key: tuple[str, ...] | None = None
+    constraints: tuple[TableConstraint, ...] = ()
+    parents: tuple[Name, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedObject:
+    """A statement dropped an object, and with it all that belongs to it; `of` is the table that it belonged to."""
+
+    object: DbObject
+    of: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedObject:
+    """A statement gave an object, and with it all that belongs to it, another schema or name."""
+
+    object: DbObject
+    to: Name
+    of: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredObject:
+    """A statement changed an object in place; without any attribute, in a way that concerns no rows.
+
+    Attributes:
+        of: The table that it belongs to.
+        columns: Columns of a table that were added behind the others, dropped, renamed or redefined.
+        key: The primary key afterwards, None if it is the same but for names.
+        constraints: All constraints afterwards, None if they are the same but for names.
+        parents: All parents afterwards, None if they are the same.
+        values: Values of an enum that were added, dropped or renamed.
+    """
+
+    object: DbObject
+    of: Name | None = None
+    columns: tuple[ColumnStep, ...] = ()
+    key: tuple[str, ...] | None = None
+    constraints: tuple[TableConstraint, ...] | None = None
+    parents: tuple[Name, ...] | None = None
+    values: tuple[ColumnStep, ...] = ()
+
+
+DdlEffect = CreatedObject | DroppedObject | RenamedObject | AlteredObject
+
+
 @dataclass(frozen=True, slots=True)
 class Ddl:
     """One statement that changed the schema.
@@ -131,7 +239,7 @@ class Ddl:
     statement, None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the
     statement in its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`.
     `digest` is what an altered table holds afterwards, None where it is not known. `settings` are those of the
-    statement's session that change what it means.
+    statement's session that change what it means. `does` is all that the statement did, in this order.
     """
 
     kind: str
@@ -143,6 +251,7 @@ class Ddl:
     original: str | None = None
     digest: Digest | None = None
     settings: Settings = ()
+    does: tuple[DdlEffect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

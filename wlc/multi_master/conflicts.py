@@ -35,7 +35,7 @@ from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 from wlc.multi_master.administration import founder_of_database
-from wlc.multi_master.published_tables import published_tables
+from wlc.multi_master.published_tables import constraint_beside_key, has_check, published_tables
 
 if TYPE_CHECKING:
     import os
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Layout, Name
+    from wlc.farm.schema_fold import FoldedTable, SchemaFold
     from wlc.masters.contract import Source
     from wlc.masters.rejected import ConflictCounter, RejectedRow
-    from wlc.multi_master.published_tables import ConstrainedTable, PublishedTables
 
 NO_RULE = "none"
 
@@ -94,8 +94,8 @@ def set_rule(
     _publish_what_waits(db, storage_options)
     circle = read_circle(founder)
     primary = site_database(founder, circle.site(circle.primary).folder)
-    tables, found = _table(primary, table)
-    name, layout = found.name, found.layout
+    tables, found, layout = _table(primary, table)
+    name = found.name
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
     _refuse_key(named, name, layout, rule, circle)
@@ -104,7 +104,7 @@ def set_rule(
     added = tuple(dict.fromkeys(added_column(name, layout, each, named) for each in add))
     wanted = Rule(name, rule, site, reads, column, added)
     if rule in SHARED_RULES and circle.is_mesh:
-        _refuse_constraints(named, wanted, found, tables.constraint_beside_key(found), circle)
+        _refuse_constraints(named, wanted, found, constraint_beside_key(tables, found), circle)
 
     def change(circle: Circle) -> Circle:
         changed = with_rule(circle, wanted)
@@ -171,7 +171,7 @@ def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) 
         )
 
 
-def _refuse_constraints(db: str, rule: Rule, table: ConstrainedTable, problem: str | None, circle: Circle) -> None:
+def _refuse_constraints(db: str, rule: Rule, table: FoldedTable, problem: str | None, circle: Circle) -> None:
     """Refuse a table of a mesh with a constraint that each site keeps and all sites together do not."""
     name = table.name
     if problem is not None:
@@ -179,7 +179,7 @@ def _refuse_constraints(db: str, rule: Rule, table: ConstrainedTable, problem: s
             f"{name} has {problem}: rule {rule.rule} decides each row by itself, after which it could be broken",
             hint=f"let one site write the table: wlc rule {db} {name} owner --site {circle.primary}",
         )
-    if rule.add and table.has_check:
+    if rule.add and has_check(table):
         raise UnsupportedError(
             f"{name} has a CHECK constraint, which a sum of the changes of several sites could break",
             hint=f"wlc rule {db} {name} {NEWEST}, without --add, keeps it",
@@ -219,17 +219,19 @@ def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[s
         )
 
 
-def _table(primary: FarmDatabase, table: str) -> tuple[PublishedTables, ConstrainedTable]:
+def _table(primary: FarmDatabase, table: str) -> tuple[SchemaFold, FoldedTable, Layout]:
     """Find a table in what the primary has published; if several have the name, the one that changed last."""
     tables = published_tables(primary)
-    found = [each for each in tables.tables.values() if is_meant(each.name, table)]
+    found = [
+        (each, each.layout) for each in tables.tables.values() if each.layout is not None and is_meant(each.name, table)
+    ]
     if not found:
-        meant = tables_meant(table, {each.name for each in tables.tables.values()})
+        meant = tables_meant(table, tables.tables)
         raise InvalidError(
             f"{primary.url} has no table {table!r}",
             hint=f"{meant} wlc flush SOURCE publishes a new one, SOURCE being the file of its site",
         )
-    return tables, found[-1]
+    return tables, *found[-1]
 
 
 def exceptions(

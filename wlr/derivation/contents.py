@@ -14,7 +14,7 @@ from wlc.dialect.sql import quote
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import ReplayError
-from wlc.farm.model import Change, Clear, Ddl, Name, Origin, TableFile, Transaction
+from wlc.farm.model import Change, Clear, CreatedObject, DbObject, Ddl, Name, Origin, TableFile, Transaction
 from wlc.farm.paths import data_path
 from wlc.farm.table_names import MAIN
 from wlr.ddl.relevance import is_created, schema_move
@@ -251,9 +251,9 @@ def origin_of(step: Step, transaction: Transaction) -> Origin:
 def schema_of(table: Name) -> Iterator[Ddl]:
     """Yield the statement that creates a table's schema unless it is there."""
     if table.schema != MAIN:
-        yield Ddl(
-            "CREATE SCHEMA", Name(table.schema, table.schema), f"CREATE SCHEMA IF NOT EXISTS {quote(table.schema)}"
-        )
+        made = Name(table.schema, table.schema)
+        does = (CreatedObject(DbObject("SCHEMA", made)),)
+        yield Ddl("CREATE SCHEMA", made, f"CREATE SCHEMA IF NOT EXISTS {quote(table.schema)}", does=does)
 
 
 def _until(transaction: Transaction, ddl: Ddl) -> Transaction:

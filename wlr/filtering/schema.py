@@ -8,7 +8,7 @@ from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.duckdb.table_statement import about_table, named_at, referred
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import CreatedObject, DbObject, Ddl, DroppedObject, Name
 from wlr.ddl.relevance import is_created, is_run
 
 if TYPE_CHECKING:
@@ -22,12 +22,15 @@ def created(table: Name, layout: Layout, *, replaces: bool = False) -> Ddl:
     if layout.primary_key:
         items.append(f"PRIMARY KEY ({', '.join(map(quote, layout.primary_key))})")
     how = "CREATE OR REPLACE TABLE" if replaces else "CREATE TABLE"
-    return Ddl("CREATE TABLE", table, f"{how} {table.sql} ({', '.join(items)})", (table.schema,), layout=layout)
+    statement = f"{how} {table.sql} ({', '.join(items)})"
+    does = (CreatedObject(DbObject("TABLE", table), replaces=replaces),)
+    return Ddl("CREATE TABLE", table, statement, (table.schema,), layout=layout, does=does)
 
 
 def dropped(table: Name) -> Ddl:
     """Return the statement that drops a table."""
-    return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", (table.schema,))
+    does = (DroppedObject(DbObject("TABLE", table)),)
+    return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", (table.schema,), does=does)
 
 
 def is_replacing(ddl: Ddl) -> bool:

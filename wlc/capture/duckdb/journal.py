@@ -25,16 +25,15 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect import types
 from wlc.dialect.sql import literal, quote
 from wlc.farm.clock import format_time, read_time
+from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_fields import (
     ENCODER,
-    as_ddl,
     as_layout,
     as_name,
     as_origin,
     as_sequence,
     as_taken,
-    ddl_json,
     layout_json,
     name_json,
     origin_json,
@@ -117,16 +116,6 @@ class JournalledImages:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalledDdl:
-    """A schema statement, and what it did to the tables: pairs of old and new names, and names."""
-
-    ddl: Ddl
-    renamed: tuple[tuple[Name, Name], ...] = ()
-    dropped: tuple[Name, ...] = ()
-    created: tuple[Name, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class JournalledReads:
     """How many rows of one image table a transaction read, and whether as a writer would."""
 
@@ -162,7 +151,7 @@ class JournalledRefresh:
 
 # Records with rows in an image table.
 JournalledRows = JournalledImages | JournalledReads | JournalledRefresh
-JournalRecord = JournalledRows | JournalledDdl | Clear | SequencePosition
+JournalRecord = JournalledRows | Ddl | Clear | SequencePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,13 +370,8 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
         case JournalledRefresh(table, layout, rows, absent, kept):
             told = {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}
             return {"refresh": told | ({"kept": True} if kept else {})}
-        case JournalledDdl(ddl, renamed, dropped, created):
-            return {
-                "ddl": ddl_json(ddl),
-                "renamed": [[name_json(old), name_json(new)] for old, new in renamed],
-                "dropped": [name_json(name) for name in dropped],
-                "created": [name_json(name) for name in created],
-            }
+        case Ddl():
+            return {"ddl": ddl_json(record)}
 
 
 def _as_record(content: dict[str, Any]) -> JournalRecord:
@@ -406,9 +390,4 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
         told = content["refresh"]
         is_kept = told.get("kept", False)
         return JournalledRefresh(as_name(told["table"]), told["id"], told["rows"], told["absent"], is_kept)
-    return JournalledDdl(
-        as_ddl(content["ddl"]),
-        tuple((as_name(old), as_name(new)) for old, new in content["renamed"]),
-        tuple(map(as_name, content["dropped"])),
-        tuple(map(as_name, content["created"])),
-    )
+    return as_ddl(content["ddl"])

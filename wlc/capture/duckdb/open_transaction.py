@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, conflicts, digests, few_changes, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, conflicts, ddl_effects, digests, few_changes, journal, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -24,7 +24,8 @@ from wlc.capture.duckdb.effects import (
     target_of,
 )
 from wlc.capture.duckdb.images import Images
-from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
+from wlc.capture.duckdb.schema_change import compare, statements
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -103,7 +104,7 @@ class OpenTransaction:
     # The name under which others know a table that the transaction has altered; None for a table that it has created.
     _known_as: dict[Name, Name | None] = field(default_factory=dict)
     _has_macros: bool = False
-    _before_schema: schema_change.Objects | None = None
+    _before_schema: ddl_effects.Objects | None = None
     _has_looked: bool = False
 
     def __post_init__(self) -> None:
@@ -148,7 +149,7 @@ class OpenTransaction:
                 return [self._whole(table) for table in self.tables.named(effect.names)]
             case SchemaEffect():
                 self._seal(effect.names)
-                self._before_schema = schema_change.objects(self.connection, self.tables.catalog)
+                self._before_schema = ddl_effects.objects(self.connection, self.tables.catalog)
                 if effect.loads:
                     named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
                     return [self._whole(table) for table in named]
@@ -407,7 +408,7 @@ class OpenTransaction:
 
     def _after_schema(self, effect: SchemaEffect, text: str) -> None:
         before = self._before_schema
-        after = schema_change.objects(self.connection, self.tables.catalog)
+        after = ddl_effects.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
         self.tables.forget_macros()
         if before is None or before == after:
@@ -417,7 +418,7 @@ class OpenTransaction:
         self.changes_schema = True
         if not self.tick:
             self.tick = self.shared.new_tick()
-        change = schema_change.compare(before, after)
+        change = compare(before, after)
         self._forget(change.dropped_tables)
         old_names = {new: old for old, new in change.renamed_tables}
         known = {name: old_names.get(name, name) for name in change.altered_tables}
@@ -432,17 +433,16 @@ class OpenTransaction:
         known_rules = self.tables.rules
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
-        effects = change.renamed_tables, change.dropped_tables, change.created_tables
+        did = ddl_effects.effects(before, after, old_layouts, layouts)
         repeated = "" if effect.loads and not effect.names else text
         # DuckDB lists its own functions, too, which takes long; most databases have no macro.
         self._has_macros = any(kind == "MACRO" for kind, *_ in after)
         self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
-        for ddl in schema_change.statements(self.connection, self.tables.catalog, repeated, change, layouts):
+        for ddl in statements(self.connection, self.tables.catalog, repeated, change, layouts, did):
             acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
             old = None if effect.rewrites else old_layouts.get(ddl.object)
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
-            self.records.append(JournalledDdl(told, *effects))
-            effects = (), (), ()
+            self.records.append(told)
         checks.refuse_unstable(self.connection, self.tables.catalog, new_rules)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])

@@ -11,7 +11,7 @@ import duckdb
 
 from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
-from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
 from wlc.capture.duckdb.other_writers import Doubt
 from wlc.capture.duckdb.sites import permitted
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -21,7 +21,7 @@ from wlc.dialect.sql import literal
 from wlc.farm import digest
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.json_fields import as_position
-from wlc.farm.model import Clear, Ddl
+from wlc.farm.model import Clear, DbObject, Ddl, DroppedObject
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
@@ -161,13 +161,13 @@ def _differences(
     }
     for name in before:
         if present.get(name) != before[name]:
-            ddl = Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", (name.schema,))
-            records.append(JournalledDdl(ddl, dropped=(name,)))
+            does = (DroppedObject(DbObject("TABLE", name)),)
+            records.append(Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", (name.schema,), does=does))
     for name, layout in present.items():
         if before.get(name) != layout:
             table = CapturedTable(shared.new_layout(), shared.catalog, name, layout)
             journal.add_layout(connection, table)
-            records.append(JournalledDdl(statements[name], created=(name,)))
+            records.append(statements[name])
             records += _difference(connection, table, None)
             continue
         number, known_layout = known.get(name, (0, None))

@@ -12,43 +12,17 @@ from wlc.dialect.duckdb.lexer import tokens, unquoted, without_comments
 from wlc.dialect.duckdb.schema import schema_statements, table_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import CreatedObject, DbObject, Ddl, DroppedObject, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import duckdb
 
+    from wlc.capture.duckdb.ddl_effects import Objects
     from wlc.dialect.duckdb.lexer import Token
-    from wlc.farm.model import Layout
+    from wlc.farm.model import DdlEffect, Layout
 
-# Kind, schema and name of an object, and what changes when it is replaced or altered.
-Objects = dict[tuple[str, str, str], tuple[object, ...]]
-
-_OBJECTS = """
-    SELECT 'SCHEMA', schema_name, schema_name, oid, sql, comment, NULL FROM duckdb_schemas()
-        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
-    UNION ALL SELECT 'TABLE', schema_name, table_name, table_oid, sql, comment, NULL FROM duckdb_tables()
-        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
-    UNION ALL SELECT 'COLUMN COMMENT', schema_name, table_name || '.' || column_name, NULL, comment, NULL, NULL
-        FROM duckdb_columns()
-        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr') AND comment IS NOT NULL
-    UNION ALL SELECT 'VIEW', schema_name, view_name, view_oid, sql, comment, NULL FROM duckdb_views()
-        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
-    UNION ALL SELECT 'INDEX', schema_name, index_name, index_oid, sql, comment, NULL FROM duckdb_indexes()
-        WHERE database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
-    UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, sequence_oid,
-        concat_ws(' ', start_value, min_value, max_value, increment_by, cycle), comment, NULL FROM duckdb_sequences()
-        WHERE database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
-    UNION ALL SELECT 'TYPE', schema_name, type_name, type_oid, logical_type, comment, labels::VARCHAR
-        FROM duckdb_types() WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
-    UNION ALL SELECT 'MACRO', schema_name, function_name, min(function_oid), list(macro_definition ORDER BY
-        macro_definition)::VARCHAR, min(comment), list(parameters::VARCHAR ORDER BY macro_definition)::VARCHAR
-        FROM duckdb_functions() WHERE NOT internal AND database_name = $catalog
-        AND function_type IN ('macro', 'table_macro') GROUP BY ALL
-    UNION ALL SELECT 'TRIGGER', schema_name, trigger_name, trigger_oid, sql, comment, table_name FROM duckdb_triggers()
-        WHERE database_name = $catalog AND NOT temporary AND schema_name NOT IN ('wlc', 'wlr')
-"""
 # What may be dropped together with another object.
 _DROPPED_WITH = frozenset({"TABLE", "VIEW", "SEQUENCE", "TYPE", "MACRO"})
 _KINDS = _DROPPED_WITH | {"SCHEMA", "INDEX", "FUNCTION", "TRIGGER", "COLUMN", "DATABASE"}
@@ -83,12 +57,6 @@ class CatalogDifference:
     def new_tables(self) -> tuple[Name, ...]:
         """Tables that need an image table of their own from now on."""
         return self.created_tables + self.altered_tables
-
-
-def objects(connection: duckdb.DuckDBPyConnection, catalog: str) -> Objects:
-    """Every object of a database as the connection's transaction sees it."""
-    rows = connection.execute(_OBJECTS, {"catalog": catalog}).fetchall()
-    return {(kind, schema, name): tuple(rest) for kind, schema, name, *rest in rows}
 
 
 def compare(before: Objects, after: Objects) -> CatalogDifference:
@@ -132,8 +100,9 @@ def statements(
     text: str,
     change: CatalogDifference,
     layouts: Mapping[Name, Layout],
+    effects: Sequence[DdlEffect],
 ) -> list[Ddl]:
-    """The statements that repeat a schema change elsewhere.
+    """The statements that repeat a schema change elsewhere, each with its part of what the change did.
 
     A statement that creates tables is recorded as the catalog shows the tables, because its own text may also read
     rows. Every other statement is recorded as it was written, without comments, with the schemas in which its names are
@@ -149,7 +118,9 @@ def statements(
     if not text:
         return _loaded(connection, catalog, change)
     if change.created_tables:
-        made = [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
+        made = [
+            _create_table(connection, catalog, name, change, layouts[name], effects) for name in change.created_tables
+        ]
         return [*_respelled(change), *made, *(_drop(kind, name) for kind, name in change.gone)]
     kind, name = _subject(text, change)
     path = _search_path(connection, catalog, kind, name)
@@ -157,11 +128,15 @@ def statements(
     if found := _ENUM_OF_QUERY.match(text):
         text = f"{found.group(1)} ({_labels(connection, catalog, name)})"
     statement = text.strip().rstrip(";").rstrip()
-    main = Ddl(kind, name, statement, path, layout=layouts.get(name), settings=settings.of_session(connection))
     others = [(gone, other) for gone, other in change.gone if (gone, other) != (kind.removeprefix("DROP "), name)]
     # PostgreSQL keeps tables that DuckDB drops with a sequence. They go while they are there everywhere.
     tables = [_drop(gone, other) for gone, other in others if gone == "TABLE"]
-    return [*tables, main, *(_drop(gone, other) for gone, other in others if gone != "TABLE")]
+    beside = [_drop(gone, other) for gone, other in others if gone != "TABLE"]
+    elsewhere = {effect for ddl in (*tables, *beside) for effect in ddl.does}
+    does = tuple(effect for effect in effects if effect not in elsewhere)
+    session = settings.of_session(connection)
+    main = Ddl(kind, name, statement, path, layout=layouts.get(name), settings=session, does=does)
+    return [*tables, main, *beside]
 
 
 def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: CatalogDifference) -> list[Ddl]:
@@ -200,7 +175,8 @@ def _labels(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> 
 
 
 def _drop(kind: str, name: Name) -> Ddl:
-    return Ddl(f"DROP {kind}", name, f"DROP {kind} IF EXISTS {name.sql}", (name.schema,))
+    does = (DroppedObject(DbObject(kind, name)),)
+    return Ddl(f"DROP {kind}", name, f"DROP {kind} IF EXISTS {name.sql}", (name.schema,), does=does)
 
 
 def _search_path(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str, subject: Name) -> tuple[str, ...]:
@@ -237,7 +213,12 @@ def _databases(search_path: str, current: str, count: int) -> list[str]:
 
 
 def _create_table(
-    connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, change: CatalogDifference, layout: Layout
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    name: Name,
+    change: CatalogDifference,
+    layout: Layout,
+    effects: Sequence[DdlEffect],
 ) -> Ddl:
     sql = connection.execute(
         "SELECT sql FROM duckdb_tables() WHERE database_name = ? AND schema_name = ? AND table_name = ?",
@@ -245,7 +226,8 @@ def _create_table(
     ).fetchall()[0][0]
     how = "CREATE OR REPLACE TABLE " if name in change.replaced_tables else "CREATE TABLE "
     statement = _CREATE_TABLE.sub(how, table_sql(sql), count=1)
-    return Ddl("CREATE TABLE", name, statement, (name.schema,), layout=layout)
+    does = tuple(e for e in effects if isinstance(e, CreatedObject) and e.object == DbObject("TABLE", name))
+    return Ddl("CREATE TABLE", name, statement, (name.schema,), layout=layout, does=does)
 
 
 def _subject(text: str, change: CatalogDifference) -> tuple[str, Name]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import (
     compensation,
+    ddl_effects,
     digests,
     packed,
     probe,
     repair,
-    schema_change,
     setup,
     uncaptured,
     unpublished,
@@ -265,7 +265,7 @@ class DuckDBSource(Source):
     def has_objects(self) -> bool:
         # Listing all objects takes long, and most databases have a table.
         root, catalog = self._shared.root, self._shared.catalog
-        return bool(duckdb_catalog.table_names(root, catalog) or schema_change.objects(root, catalog))
+        return bool(duckdb_catalog.table_names(root, catalog) or ddl_effects.objects(root, catalog))
 
     def remember(self, state: MasterState) -> None:
         shared = self._shared

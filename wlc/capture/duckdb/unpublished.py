@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from wlc.capture.duckdb import digests, journal, packed
 from wlc.capture.duckdb.journal import (
     JournalEntry,
-    JournalledDdl,
     JournalledImages,
     JournalledReads,
     JournalledRefresh,
@@ -27,19 +26,24 @@ from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError
 from wlc.farm.log_columns import PlainRun, joined, woven
 from wlc.farm.model import (
+    AlteredObject,
     Change,
     Clear,
+    CreatedObject,
     Ddl,
     Digest,
+    DroppedObject,
     Layout,
     Name,
     Record,
+    RenamedObject,
     RowsRead,
     RowsRefreshed,
     TableFile,
     Transaction,
     file_column,
 )
+from wlc.farm.schema_fold import table_effects
 from wlc.masters.contract import BatchContent
 from wlc.masters.state import changes
 
@@ -325,14 +329,18 @@ def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict
                 found[table] = found.get(table, 0) + added - removed
             case Clear(table, removed):
                 found[table] = found.get(table, 0) - removed
-            case JournalledDdl():
-                for old, new in record.renamed:
-                    found[new] = found.pop(old, 0)
-                for name in record.dropped:
-                    found.pop(name, None)
-                for name in record.created:
-                    found[name] = 0
+            case Ddl():
+                _count_after(found, record)
     return found
+
+
+def _count_after(counts: dict[Name, int], ddl: Ddl) -> None:
+    for effect in table_effects(ddl):
+        before = counts.pop(effect.object.name, 0) if not isinstance(effect, AlteredObject) else 0
+        if isinstance(effect, RenamedObject):
+            counts[effect.to] = before
+        if isinstance(effect, CreatedObject):
+            counts[effect.object.name] = 0
 
 
 def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
@@ -463,22 +471,24 @@ def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger
         case Clear():
             ledger.set(record.table, digest.EMPTY)
             return record
-        case JournalledDdl():
+        case Ddl():
             return _ddl(record, ledger)
         case _:
             return record
 
 
-def _ddl(record: JournalledDdl, ledger: Ledger) -> Ddl:
+def _ddl(ddl: Ddl, ledger: Ledger) -> Ddl:
     """A schema change, with what an altered table holds after it."""
-    ddl = record.ddl
-    for old, new in record.renamed:
-        ledger.set(new, ledger.digest(old))
-    for name in record.dropped:
-        ledger.drop(name)
-    for name in record.created:
-        ledger.set(name, digest.EMPTY)
-    if ddl.digest is None and ddl.layout is not None and not record.created:
+    effects = [*table_effects(ddl)]
+    for effect in effects:
+        if isinstance(effect, RenamedObject):
+            ledger.set(effect.to, ledger.digest(effect.object.name))
+        if isinstance(effect, RenamedObject | DroppedObject):
+            ledger.drop(effect.object.name)
+        if isinstance(effect, CreatedObject):
+            ledger.set(effect.object.name, digest.EMPTY)
+    creates = any(isinstance(effect, CreatedObject) for effect in effects)
+    if ddl.digest is None and ddl.layout is not None and not creates:
         ddl = replace(ddl, digest=ledger.digest(ddl.object))
     ledger.alter(ddl)
     return ddl

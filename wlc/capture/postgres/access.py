@@ -10,12 +10,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from wlc.capture.postgres.ddl import POSTGRES
+from wlc.capture.postgres.effects import POSTGRES
 from wlc.dialect.sql import quote
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from wlc.farm.model import DdlEffect
 
 
 class Grant(NamedTuple):
@@ -55,8 +57,8 @@ class DescribedAccess:
     """Access to a table, view, sequence, routine or schema.
 
     Attributes:
-        kind: As GRANT writes it.
         identity: Qualified name as the server writes it, with the arguments of a routine.
+        arguments: Types of the arguments of a routine; None for everything else.
         owner: Number of the role.
         is_hidden: A view that shows in a replica what it does not show in the master: nobody may read it there.
         columns: Names of all columns of a table or view, by number.
@@ -76,18 +78,26 @@ class DescribedAccess:
     is_secured: bool
     is_forced: bool
     policies: Mapping[str, Policy]
+    arguments: tuple[str, ...] | None
 
     @classmethod
     def read(cls, content: Mapping[str, object]) -> DescribedAccess:
         """Read what an event trigger wrote."""
-        found: dict[str, object] = {"columns": {}, "is_secured": False, "is_forced": False, "policies": {}, **content}
+        found: dict[str, object] = {"columns": {}, "is_secured": False, "is_forced": False, "policies": {}}
+        found |= {"arguments": None, **content}
         found["grants"] = tuple(Grant(*grant) for grant in found["grants"])  # type: ignore[attr-defined]
         found["columns"] = {int(number): name for number, name in found["columns"].items()}  # type: ignore[attr-defined]
         found["policies"] = {
             oid: Policy(**{**policy, "roles": tuple(policy["roles"])})
             for oid, policy in found["policies"].items()  # type: ignore[attr-defined]
         }
+        found["arguments"] = None if found["arguments"] is None else tuple(found["arguments"])  # type: ignore[arg-type]
         return cls(**found)  # type: ignore[arg-type]
+
+    @property
+    def object(self) -> DbObject:
+        """The object."""
+        return DbObject(self.kind, self.qualified, self.arguments)
 
     @property
     def qualified(self) -> Name:
@@ -99,7 +109,9 @@ class DescribedAccess:
         """The object as GRANT names it."""
         if self.kind in ("FUNCTION", "PROCEDURE"):
             return f"{self.kind} {self.qualified.sql}{self.identity[len(self.identity.partition('(')[0]) :]}"
-        return f"{self.kind} {quote(self.name) if self.kind == 'SCHEMA' else self.qualified.sql}"
+        if self.kind == "SCHEMA":
+            return f"SCHEMA {quote(self.name)}"
+        return f"{'TABLE' if self.kind.endswith('VIEW') else self.kind} {self.qualified.sql}"
 
     @property
     def granted(self) -> set[Grant]:
@@ -152,17 +164,23 @@ def _grants(new: DescribedAccess, grants: Iterable[Grant], verb: str) -> Iterato
     for (role, is_grantable), privileges in found.items():
         to = "PUBLIC" if role is None else quote(role)
         end = f"TO {to}{' WITH GRANT OPTION' if is_grantable else ''}" if verb == "GRANT" else f"FROM {to} CASCADE"
-        yield _only(new, verb, f"{verb} {', '.join(privileges)} ON {new.sql} {end}")
+        yield _altered(new, verb, f"{verb} {', '.join(privileges)} ON {new.sql} {end}")
 
 
 def _changed_policies(old: DescribedAccess | None, new: DescribedAccess) -> Iterator[Ddl]:
     before = old.policies if old else {}
     for oid, policy in before.items():
         if new.policies.get(oid) != policy:
-            yield _only(new, "DROP POLICY", f"DROP POLICY IF EXISTS {quote(policy.name)} ON {new.qualified.sql}")
+            statement = f"DROP POLICY IF EXISTS {quote(policy.name)} ON {new.qualified.sql}"
+            yield _only(new, "DROP POLICY", statement, DroppedObject(_policy(new, policy), new.qualified))
     for oid, policy in new.policies.items():
         if before.get(oid) != policy:
-            yield _only(new, "CREATE POLICY", _policy_sql(new, policy))
+            does = CreatedObject(_policy(new, policy), of=new.qualified)
+            yield _only(new, "CREATE POLICY", _policy_sql(new, policy), does)
+
+
+def _policy(new: DescribedAccess, policy: Policy) -> DbObject:
+    return DbObject("POLICY", Name(new.schema, policy.name))
 
 
 def _policy_sql(new: DescribedAccess, policy: Policy) -> str:
@@ -174,8 +192,12 @@ def _policy_sql(new: DescribedAccess, policy: Policy) -> str:
 
 
 def _security(new: DescribedAccess, verb: str) -> Ddl:
-    return _only(new, "ALTER TABLE", f"ALTER TABLE {new.qualified.sql} {verb} ROW LEVEL SECURITY")
+    return _altered(new, "ALTER TABLE", f"ALTER TABLE {new.qualified.sql} {verb} ROW LEVEL SECURITY")
 
 
-def _only(new: DescribedAccess, kind: str, statement: str) -> Ddl:
-    return Ddl(kind, new.qualified, statement, dialect=POSTGRES)
+def _altered(new: DescribedAccess, kind: str, statement: str) -> Ddl:
+    return _only(new, kind, statement, AlteredObject(new.object))
+
+
+def _only(new: DescribedAccess, kind: str, statement: str, does: DdlEffect) -> Ddl:
+    return Ddl(kind, new.qualified, statement, dialect=POSTGRES, does=(does,))

@@ -47,7 +47,8 @@ BEGIN
         END IF;
         owner := relation.relowner;
         acl := coalesce(relation.relacl, acldefault(CASE relation.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", owner));
-        described := jsonb_build_object('kind', CASE relation.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
+        described := jsonb_build_object('kind', CASE relation.relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW'
+                WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END,
             'schema', (SELECT nspname FROM pg_namespace WHERE oid = relation.relnamespace), 'name', relation.relname,
             'is_secured', relation.relrowsecurity, 'is_forced', relation.relforcerowsecurity,
             'columns', (SELECT coalesce(jsonb_object_agg(attnum::text, attname), '{}') FROM pg_attribute
@@ -65,7 +66,8 @@ BEGIN
         owner := routine.proowner;
         acl := coalesce(routine.proacl, acldefault('f', owner));
         described := jsonb_build_object('kind', CASE routine.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END,
-            'schema', (SELECT nspname FROM pg_namespace WHERE oid = routine.pronamespace), 'name', routine.proname);
+            'schema', (SELECT nspname FROM pg_namespace WHERE oid = routine.pronamespace), 'name', routine.proname,
+            'arguments', (SELECT object_args FROM pg_identify_object_as_address(class, object, 0)));
     ELSIF class = 'pg_namespace'::regclass THEN
         SELECT * INTO namespace FROM pg_namespace WHERE oid = object;
         owner := namespace.nspowner;
@@ -105,7 +107,7 @@ DECLARE
     old jsonb := (SELECT description FROM wlc.access a WHERE a.class = class_ AND a.oid = object_);
     new jsonb := wlc.describe_access(class_, object_);
     -- These change by themselves.
-    aside text[] := ARRAY['columns', 'schema', 'name', 'identity', 'owner'];
+    aside text[] := ARRAY['columns', 'schema', 'name', 'identity', 'arguments', 'owner'];
 BEGIN
     IF old IS NOT DISTINCT FROM new THEN
         RETURN;

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.capture.postgres import ddl
+from wlc.capture.postgres.table_steps import gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wlc.capture.postgres.described import DescribedColumn, DescribedTable
+    from wlc.capture.postgres.effects import Carried
     from wlc.farm.model import Ddl
 
 
@@ -37,13 +39,18 @@ class Altered:
     is_resent: bool = False
     is_settled: bool = False
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it gives a table a name that it had not before."""
+        return self.new is not None and (self.old is None or self.old.qualified != self.new.qualified)
+
     def roots(self) -> set[int]:
         """Return the partitioned tables that it concerns: the table itself, and those it is or was part of."""
         described = (table for table in (self.old, self.new) if table is not None)
         return {self.oid, *(parent.oid for table in described for parent in table.parents)}
 
 
-def statements(entry: Altered, later: Sequence[object]) -> Iterator[Ddl]:
+def statements(entry: Altered, later: Sequence[object]) -> Iterator[Ddl | Carried]:
     """Return the statements for an alteration.
 
     Args:
@@ -53,12 +60,12 @@ def statements(entry: Altered, later: Sequence[object]) -> Iterator[Ddl]:
     if entry.old is None and entry.new is not None:
         yield from ddl.create(entry.new)
     elif entry.old is not None and entry.new is None:
-        yield ddl.drop(entry.old)
+        yield from ddl.drop(entry.old)
     elif entry.old is not None and entry.new is not None:
         if entry.new.has_retyped(entry.old):
             for old, new in _first_alterations(entry, later):
                 yield from ddl.drop_remade_keys(old, new)
-        added = ddl.gone(entry.new, entry.old)
+        added = gone(entry.new, entry.old)
         below = tuple(_children(entry, later)) if added else ()
         new = _with_values(entry.new, added, below) if entry.new.is_root else entry.new
         yield from ddl.alter(entry.old, new, is_resent=entry.is_resent, below=below)
@@ -69,7 +76,7 @@ def _with_values(
 ) -> DescribedTable:
     """Return a partitioned table with the values that rows of its partitions have in columns that were added."""
     for column in added:
-        same = (c for old, new in below for c in ddl.gone(new, old) if c.name == column.name and c.missing is not None)
+        same = (c for old, new in below for c in gone(new, old) if c.name == column.name and c.missing is not None)
         if found := next(same, None):
             root = root.with_column(replace(column, missing=found.missing))
     return root

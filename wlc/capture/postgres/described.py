@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wlc.capture.postgres.types import duckdb_type
@@ -52,6 +52,19 @@ class DescribedColumn:
     missing: str | None
 
 
+class Parent(NamedTuple):
+    """The table that a table inherits from, or the partitioned table that it is a part of."""
+
+    oid: int
+    schema: str
+    name: str
+
+    @property
+    def qualified(self) -> Name:
+        """Its qualified name."""
+        return Name(self.schema, self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class DescribedConstraint:
     """A constraint.
@@ -61,6 +74,10 @@ class DescribedConstraint:
         type: Letter of `pg_constraint.contype`.
         is_inherited: A parent has it, too: it cannot be dropped here.
         is_local: The table has it by itself.
+        columns: Numbers of the columns that it is about.
+        to: The table to which a foreign key refers.
+        keys: Numbers of the columns of that table to which it refers.
+        key_names: Their names, by number.
     """
 
     oid: int
@@ -68,6 +85,17 @@ class DescribedConstraint:
     definition: str
     is_inherited: bool
     is_local: bool
+    columns: tuple[int, ...] = ()
+    to: Parent | None = None
+    keys: tuple[int, ...] = ()
+    key_names: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> DescribedConstraint:
+        """Read what an event trigger wrote, or `DescribedTable.json`."""
+        to = None if content["to"] is None else Parent(*content["to"])
+        numbers = {name: tuple(content[name]) for name in ("columns", "keys")}
+        return cls(**{**content, **numbers, "to": to})
 
     @property
     def is_checked(self) -> bool:
@@ -92,18 +120,10 @@ class DescribedConstraint:
         """Whether it is the table's primary key."""
         return self.type == "p"
 
-
-class Parent(NamedTuple):
-    """The table that a table inherits from, or the partitioned table that it is a part of."""
-
-    oid: int
-    schema: str
-    name: str
-
     @property
-    def qualified(self) -> Name:
-        """Its qualified name."""
-        return Name(self.schema, self.name)
+    def check(self) -> str:
+        """Expression of a CHECK constraint."""
+        return self.definition[len("CHECK (") : self.definition.rindex(")")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +151,7 @@ class DescribedTable:
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> DescribedTable:
         """Read what an event trigger wrote, or `json`."""
-        constraints = {name: DescribedConstraint(**found) for name, found in content["constraints"].items()}
+        constraints = {name: DescribedConstraint.read(found) for name, found in content["constraints"].items()}
         parts = {
             "columns": tuple(
                 DescribedColumn(**{**column, "declared": tuple(column["declared"])}) for column in content["columns"]
@@ -152,6 +172,16 @@ class DescribedTable:
         return Name(self.schema, self.name)
 
     @property
+    def held(self) -> dict[str, DescribedConstraint]:
+        """The constraints that a replica has."""
+        return {name: constraint for name, constraint in self.constraints.items() if constraint.is_checked}
+
+    @property
+    def stored(self) -> dict[int, DescribedColumn]:
+        """The columns that are not generated, by number."""
+        return {column.number: column for column in self.columns if column.generated is None}
+
+    @property
     def is_root(self) -> bool:
         """Whether it is partitioned: it has no rows of its own."""
         return self.kind == _PARTITIONED
@@ -159,7 +189,7 @@ class DescribedTable:
     @property
     def layout(self) -> Layout:
         """Its layout in the farm, which has no generated columns."""
-        stored = [column for column in self.columns if column.generated is None]
+        stored = list(self.stored.values())
         # The farm identifies rows by the columns that it has: a key with a generated column cannot do that.
         key = self.key if set(self.key) <= {column.name for column in stored} else ()
         columns = (Column(c.name, duckdb_type(c.base), nullable=c.name not in key) for c in stored)
@@ -167,7 +197,7 @@ class DescribedTable:
 
     def has_other_rows(self, old: DescribedTable) -> bool:
         """Say whether it lost a column since an older description, or got one that all its rows have a value in."""
-        before, after = ({column.number for column in t.columns if column.generated is None} for t in (old, self))
+        before, after = old.stored.keys(), self.stored.keys()
         has_more = any(column.number not in before and column.missing is not None for column in self.columns)
         return not self.is_root and (has_more or bool(before - after))
 
@@ -175,6 +205,29 @@ class DescribedTable:
         """Say whether a column has another type than in an older description."""
         before = {column.number: column.declared for column in old.columns}
         return any(before.get(column.number, column.declared) != column.declared for column in self.columns)
+
+    def with_names_of(self, other: DescribedTable) -> DescribedTable:
+        """Return the table with the names that other tables have in another description."""
+        named = {found.oid: found for found in other.constraints.values()}
+        parents = {parent.oid: parent for parent in other.parents}
+
+        def constraint(found: DescribedConstraint) -> DescribedConstraint:
+            same = named.get(found.oid, found)
+            return replace(found, to=same.to, key_names=same.key_names)
+
+        return replace(
+            self,
+            constraints={name: constraint(found) for name, found in self.constraints.items()},
+            parents=tuple(parents.get(parent.oid, parent) for parent in self.parents),
+        )
+
+    def worded_as(self, other: DescribedTable, number: int) -> dict[str, DescribedConstraint]:
+        """Return the constraints, those about a column with the text that they have in another description."""
+        texts = {found.oid: found.definition for found in other.constraints.values() if number in found.columns}
+        return {
+            name: replace(found, definition=texts.get(found.oid, found.definition))
+            for name, found in self.constraints.items()
+        }
 
     def with_column(self, changed: DescribedColumn) -> DescribedTable:
         """Return the table with another description of the column that has this number."""

@@ -132,9 +132,15 @@ CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET
             -- A foreign key to a partitioned table has a part for each partition, which comes and goes with it.
             SELECT jsonb_object_agg(p.conname, jsonb_build_object(
                 'oid', p.oid::bigint, 'type', p.contype, 'definition', pg_get_constraintdef(p.oid),
+                'columns', to_jsonb(coalesce(p.conkey, '{}')),
+                'to', CASE WHEN p.contype = 'f' THEN jsonb_build_array(fc.oid::bigint, fn.nspname, fc.relname) END,
+                'keys', to_jsonb(coalesce(p.confkey, '{}')), 'key_names', CASE WHEN p.contype = 'f' THEN (
+                    SELECT jsonb_object_agg(fa.attnum::text, fa.attname) FROM pg_attribute fa
+                    WHERE fa.attrelid = p.confrelid AND fa.attnum = ANY (p.confkey)) ELSE '{}' END,
                 'is_inherited', found.is_inherited,
                 'is_local', NOT found.is_inherited OR p.conparentid = 0 AND p.conislocal))
-            FROM pg_constraint p CROSS JOIN LATERAL (SELECT (p.conparentid <> 0 OR p.coninhcount > 0) AND EXISTS (
+            FROM pg_constraint p LEFT JOIN pg_class fc ON fc.oid = p.confrelid
+            LEFT JOIN pg_namespace fn ON fn.oid = fc.relnamespace CROSS JOIN LATERAL (SELECT (p.conparentid <> 0 OR p.coninhcount > 0) AND EXISTS (
                 SELECT FROM pg_constraint x WHERE x.conrelid = ANY (above.oids)
                 AND (x.oid = p.conparentid OR x.conname = p.conname AND x.contype = p.contype))) AS found (is_inherited)
             WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')
@@ -367,7 +373,7 @@ BEGIN
 END $$;
 
 -- Columns that stay, and whose values have another text or are no longer computed: the type is another one and not just
--- another length of text, or is made of something else.
+-- another length of text, or is made of something else. If none stays, DuckDB could not drop the last one.
 CREATE FUNCTION wlc.has_retyped(old jsonb, new jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (
@@ -375,6 +381,8 @@ SET search_path = pg_catalog, pg_temp AS $$
         WHERE o->'number' = n->'number' AND (o->'base' <> n->'base'
             AND NOT (o->>'base' ~ '^(character varying|text)' AND n->>'base' ~ '^(character varying|text)')
             OR NOT n->'shape' @> (o->'shape') OR (o->>'generated' IS NULL) <> (n->>'generated' IS NULL)))
+        OR NOT EXISTS (SELECT FROM jsonb_array_elements(old->'columns') o, jsonb_array_elements(new->'columns') n
+            WHERE o->'number' = n->'number' AND o->>'generated' IS NULL)
 $$;
 
 -- A description without what changes by itself.
@@ -542,8 +550,16 @@ BEGIN
             WHEN relation.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
                     WHERE i.indexrelid = object AND i.indisvalid AND (c.relkind = 'm' OR wlc.is_captured(c.oid))) AND NOT EXISTS (SELECT FROM pg_constraint k JOIN pg_index i
                     ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid WHERE k.conindid = object) THEN
-                parts := jsonb_build_object('is_part', relation.relispartition AND EXISTS (SELECT FROM pg_inherits h
-                    JOIN pg_index i ON i.indexrelid = h.inhparent WHERE h.inhrelid = object AND wlc.is_captured(i.indrelid)));
+                SELECT jsonb_build_object('is_part', relation.relispartition AND EXISTS (SELECT FROM pg_inherits h
+                        JOIN pg_index i ON i.indexrelid = h.inhparent WHERE h.inhrelid = object AND wlc.is_captured(i.indrelid)),
+                    'table', jsonb_build_array(n.nspname, c.relname), 'unique', CASE WHEN NOT x.indisunique THEN '[]' ELSE (
+                        -- A generated column is an expression, and rows outside of a condition are as NULL is.
+                        SELECT jsonb_agg(a.attname ORDER BY k.place) FROM unnest(x.indkey::int2[]) WITH ORDINALITY AS k(number, place)
+                        LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number AND a.attgenerated = ''
+                        WHERE k.place <= x.indnkeyatts)
+                        || CASE WHEN x.indpred IS NULL THEN '[]' ELSE '[null]' END::jsonb END) INTO parts
+                FROM pg_index x JOIN pg_class c ON c.oid = x.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE x.indexrelid = object;
             ELSE RETURN NULL;
         END CASE;
     ELSIF class = 'pg_type'::regclass THEN
@@ -567,7 +583,9 @@ BEGIN
             WHEN type.typtype = 'r' OR wlc.is_base(object) THEN NULL;
             ELSE RETURN NULL;
         END CASE;
-    ELSIF class NOT IN ('pg_proc'::regclass, 'pg_namespace'::regclass) THEN
+    ELSIF class = 'pg_proc'::regclass THEN
+        SELECT to_jsonb(object_args) INTO parts FROM pg_identify_object_as_address(class, object, 0);
+    ELSIF class <> 'pg_namespace'::regclass THEN
         RETURN NULL;
     END IF;
     SELECT nspname INTO schema FROM pg_namespace WHERE oid = CASE class
@@ -636,14 +654,16 @@ SET search_path = pg_catalog, pg_temp AS $$
         WHERE is_known AND x.indrelid = relation AND tag = 'ALTER TABLE' AND found.description IS NOT NULL
         ON CONFLICT DO NOTHING;
     -- Another type of a column makes its indexes anew, without a word. Replicas do that by themselves; but one that became
-    -- a constraint by the same command is in its way there.
+    -- a constraint by the same command is in its way there. The sequence of an identity goes without a word, too.
     WITH remade AS (
         DELETE FROM wlc.objects o WHERE is_known AND tag = 'ALTER TABLE' AND o.class = 'pg_class'::regclass
-            AND o.description->>'kind' = 'index' AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = o.oid)
+            AND o.description->>'kind' IN ('index', 'sequence')
+            AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = o.oid)
             RETURNING o.oid, o.description)
     SELECT wlc.say(jsonb_build_object('object', r.oid::bigint, 'tag', tag, 'old', r.description, 'new', NULL,
         'user', session_user)) FROM remade r
-    WHERE EXISTS (SELECT FROM pg_constraint WHERE conindid = to_regclass(r.description->>'identity'));
+    WHERE r.description->>'kind' = 'sequence'
+        OR EXISTS (SELECT FROM pg_constraint WHERE conindid = to_regclass(r.description->>'identity'));
     SELECT wlc.look_at_object('pg_class'::regclass, x.indexrelid, tag) FROM pg_index x LEFT JOIN wlc.objects o
         ON o.oid = x.indexrelid AND o.class = 'pg_class'::regclass
     WHERE x.indrelid = relation AND is_known = (o.oid IS NOT NULL) ORDER BY x.indexrelid
@@ -796,8 +816,10 @@ BEGIN
                 command.command_tag);
         ELSIF NOT command.in_extension THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
-            -- The index of a partitioned table becomes valid with the last one below.
+            -- The index of a partitioned table becomes valid with the last one below, and has those of the partitions made.
             IF command.object_type = 'index' THEN
+                PERFORM wlc.look_at_object(command.classid, t.relid, command.command_tag)
+                FROM pg_partition_tree(command.objid) t WHERE t.relid <> command.objid;
                 PERFORM wlc.look_at_object(command.classid, a.relid, command.command_tag)
                 FROM pg_partition_ancestors(command.objid) a WHERE a.relid <> command.objid;
             END IF;
@@ -816,6 +838,8 @@ BEGIN
             WHERE command.classid = 'pg_constraint'::regclass AND oid = command.objid AND conrelid <> 0
                 OR command.classid = 'pg_class'::regclass AND conrelid <> 0 AND conindid IN (
                     SELECT command.objid UNION SELECT a.relid FROM pg_partition_ancestors(command.objid) a)
+            UNION SELECT 'touched', refobjid FROM pg_depend
+            WHERE command.object_type = 'sequence' AND classid = command.classid AND objid = command.objid AND deptype = 'i'
             UNION SELECT 'touched', ev_class FROM pg_rewrite
             WHERE command.classid = 'pg_rewrite'::regclass AND oid = command.objid;
     END LOOP;
@@ -872,8 +896,9 @@ BEGIN
         END IF;
         DELETE FROM wlc.objects o WHERE o.class = dropped.classid AND o.oid = dropped.objid AND dropped.objsubid = 0
             RETURNING description INTO old;
-        -- The type of the rows of a foreign table goes with the table.
-        IF FOUND AND (dropped.object_type IN ('sequence', 'type') OR dropped.original OR dropped.normal) THEN
+        -- The type of the rows of a foreign table goes with the table, and an index with a column.
+        IF FOUND AND (dropped.object_type IN ('sequence', 'type') OR dropped.original OR dropped.normal
+                OR to_regclass(format('%I.%I', old->'parts'->'table'->>0, old->'parts'->'table'->>1)) IS NOT NULL) THEN
             PERFORM wlc.say(jsonb_build_object('object', dropped.objid::bigint, 'tag', TG_TAG, 'old', old, 'new', NULL,
                 'user', session_user));
         END IF;

@@ -17,6 +17,7 @@ import numpy as np
 from wlc.capture.postgres import access, ddl, objects
 from wlc.capture.postgres.alterations import Altered, statements
 from wlc.capture.postgres.changes import Changed, Cleared, PlainChanges, Segment
+from wlc.capture.postgres.effects import Carried, carried_back
 from wlc.capture.postgres.messages import (
     AccessChanged,
     ObjectChanged,
@@ -59,7 +60,7 @@ class PublishedTable:
     rows: int = 0
 
 
-_Entry = Changed | Altered | Cleared | Ddl
+_Entry = Changed | Altered | Cleared | Ddl | Carried
 
 
 @dataclass(slots=True)
@@ -265,7 +266,7 @@ class Gathering:
 
     def _take_object(self, number: int, message: ObjectChanged | AccessChanged) -> None:
         if isinstance(message, AccessChanged):
-            made = list(access.changed(message.old, message.new))
+            made: list[Ddl | Carried] = list(access.changed(message.old, message.new))
             if message.new.is_hidden and message.new.grants:
                 self.round.left_out.append(f"privileges on view {message.new.identity}, which reads tables of others")
         else:
@@ -296,7 +297,10 @@ class Gathering:
             views = self.round._views[number]
             views.pop(root, None)
             if root in tables and tables[root].is_root:
-                views[root] = (ddl.depth(tables[root], tables), ddl.partition_view(tables[root], tables.values()))
+                own = (e for e in self.round.entries(number) if isinstance(e, Altered) and e.oid == root)
+                is_there = not any(entry.is_named for entry in own)
+                view = ddl.partition_view(tables[root], tables.values(), replaces=is_there)
+                views[root] = (ddl.depth(tables[root], tables), view)
 
     def _resend(self, number: int, oid: int) -> None:
         """Note that all rows of a table follow again: replicas empty it first."""
@@ -403,11 +407,11 @@ class Gathering:
         committed = EPOCH + timedelta(microseconds=int(begun.committed[index]))
         # Views come last, after the tables that they show; those of the lowest partitions come first.
         views = (view for _, view in sorted(self.round._views[index].values(), key=lambda pair: -pair[0]))
-        records = (*self._records(self.round._entries[index], where), *views)
+        records = (*carried_back(self._records(self.round._entries[index], where)), *views)
         user = self.round.users.get(index, "")
         return Transaction(last_tick + 1 + index, user, committed, committed, records, xid=int(begun.xids[index]))
 
-    def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
+    def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record | Carried]:
         for at, entry in enumerate(entries):
             match entry:
                 case Changed(segment, added, removed):
@@ -417,7 +421,7 @@ class Gathering:
                     yield from statements(entry, entries[at + 1 :])
                 case Cleared(clear=clear):
                     yield clear
-                case Ddl():
+                case Ddl() | Carried():
                     yield entry
 
 

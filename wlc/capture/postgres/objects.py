@@ -9,22 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.postgres.ddl import POSTGRES, sequence_options
+from wlc.capture.postgres.effects import POSTGRES, Carried
+from wlc.capture.postgres.table_steps import sequence_options
 from wlc.dialect.sql import literal, quote
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Name, RenamedObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wlc.capture.postgres.described import DescribedObject
+    from wlc.farm.model import ColumnStep, DdlEffect
 
 EXTENSION = "CREATE EXTENSION"
 # Those that a PostgreSQL replica ought to have.
 KINDS = {"index", "view", "materialized view", "sequence", "type", "domain", "function", "procedure", "aggregate"}
 _REPLACED = ("view", "function", "procedure")
+_ROUTINES = ("function", "procedure", "aggregate")
 
 
-def changed(old: DescribedObject | None, new: DescribedObject | None) -> Iterator[Ddl]:
+def changed(old: DescribedObject | None, new: DescribedObject | None) -> Iterator[Ddl | Carried]:
     """Bring an object from one description to the next.
 
     Args:
@@ -51,14 +54,14 @@ def qualified(found: DescribedObject) -> Name:
 
 def schema(name: str) -> Ddl:
     """Create a schema."""
-    statement = f"CREATE SCHEMA IF NOT EXISTS {quote(name)}"
-    return Ddl("CREATE SCHEMA", Name(name, name), statement, original=statement)
+    made, statement = Name(name, name), f"CREATE SCHEMA IF NOT EXISTS {quote(name)}"
+    return Ddl("CREATE SCHEMA", made, statement, original=statement, does=(CreatedObject(DbObject("SCHEMA", made)),))
 
 
 def extension(name: str) -> Ddl:
     """Say that tables, indexes, views or types need an extension; only a superuser of a replica creates it."""
-    statement = f"{EXTENSION} IF NOT EXISTS {quote(name)}"
-    return Ddl(EXTENSION, Name(name, name), statement, dialect=POSTGRES)
+    made, statement = Name(name, name), f"{EXTENSION} IF NOT EXISTS {quote(name)}"
+    return Ddl(EXTENSION, made, statement, dialect=POSTGRES, does=(CreatedObject(DbObject("EXTENSION", made)),))
 
 
 def create(new: DescribedObject) -> Iterator[Ddl]:
@@ -67,14 +70,16 @@ def create(new: DescribedObject) -> Iterator[Ddl]:
         yield schema(new.schema)
     elif new.kind == "sequence":
         statement = _duckdb_sequence(new, "CREATE SEQUENCE IF NOT EXISTS")
-        yield Ddl("CREATE SEQUENCE", qualified(new), statement, original=_own(new, str(new.definition)))
+        does = (CreatedObject(_object(new)),)
+        yield Ddl("CREATE SEQUENCE", qualified(new), statement, original=_own(new, str(new.definition)), does=does)
     elif new.definition is not None and not _is_part(new):
-        yield _postgres(f"CREATE {new.kind.upper()}", new, new.definition)
+        yield _made(new)
 
 
 def refresh(view: DescribedObject) -> Ddl:
     """Fill a materialized view that was created before the rows that it reads."""
-    return _postgres("REFRESH MATERIALIZED VIEW", view, f"REFRESH MATERIALIZED VIEW {view.identity}")
+    statement = f"REFRESH MATERIALIZED VIEW {view.identity}"
+    return _postgres("REFRESH MATERIALIZED VIEW", view, statement, AlteredObject(_object(view)))
 
 
 def _dropped(old: DescribedObject) -> Iterator[Ddl]:
@@ -82,20 +87,25 @@ def _dropped(old: DescribedObject) -> Iterator[Ddl]:
     # The index of a partition goes with the one above it.
     if old.definition is None or _is_part(old):
         return
-    text = f"DROP {kind} IF EXISTS {old.identity} CASCADE"
+    text, does = f"DROP {kind} IF EXISTS {old.identity} CASCADE", DroppedObject(_object(old), _of(old))
     if old.kind in ("schema", "sequence"):
         # The sequence of an identity column goes with the identity.
         original = _own(old, text) if old.kind == "sequence" else text
-        yield Ddl(f"DROP {kind}", qualified(old), text, original=original)
+        yield Ddl(f"DROP {kind}", qualified(old), text, original=original, does=(does,))
     else:
-        yield _postgres(f"DROP {kind}", old, text)
+        yield _postgres(f"DROP {kind}", old, text, does)
 
 
-def _altered(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
+def _altered(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl | Carried]:
     if new.kind in ("sequence", "schema"):
         yield from _altered_sequence(old, new) if new.kind == "sequence" else _renamed_schema(old, new)
         return
     if _is_part(old) or _is_part(new):
+        # The index of a partition becomes part of that of the table above, or is on its own from now on.
+        if not _is_part(old):
+            yield Carried(qualified(new), (DroppedObject(_object(old), _of(old)),))
+        elif not _is_part(new):
+            yield Carried(qualified(new), tuple(_made(new).does))
         return
     if old.definition is None or new.definition is None:
         yield from (*_dropped(old), *create(new))
@@ -103,7 +113,7 @@ def _altered(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
     yield from _moved(old, new)
     yield from _altered_parts(old, new)
     if new.kind in _REPLACED and old.definition != new.definition:
-        yield _postgres(f"CREATE {new.kind.upper()}", new, new.definition)
+        yield _made(new, replaces=True)
 
 
 def _altered_parts(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
@@ -122,38 +132,38 @@ def _altered_parts(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
 
 def _moved(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
     """Rename an object, and move it to another schema. Indexes move with their tables."""
-    arguments = _arguments(old)
-    schema_name, name = old.schema, old.name
-    if new.schema != schema_name and new.kind != "index":
-        where = f"{quote(schema_name)}.{quote(name)}{arguments}"
-        yield _postgres(
-            f"ALTER {new.kind.upper()}", new, f"ALTER {new.kind.upper()} {where} SET SCHEMA {quote(new.schema)}"
-        )
+    kind, arguments, name = f"ALTER {new.kind.upper()}", _arguments(old), old.name
+    if new.schema != old.schema and new.kind != "index":
+        where = f"{quote(old.schema)}.{quote(name)}{arguments}"
+        does = RenamedObject(_object(old), Name(new.schema, name))
+        yield _postgres(kind, new, f"{kind} {where} SET SCHEMA {quote(new.schema)}", does)
     if new.name != name:
         where = f"{quote(new.schema)}.{quote(name)}{arguments}"
-        renamed = f"ALTER {new.kind.upper()} {where} RENAME TO {quote(new.name)}"
-        yield _postgres(f"ALTER {new.kind.upper()}", new, renamed)
+        does = RenamedObject(replace(_object(old), name=Name(new.schema, name)), qualified(new), _of(new))
+        yield _postgres(kind, new, f"{kind} {where} RENAME TO {quote(new.name)}", does)
 
 
 def _renamed_schema(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
     """Rename a schema without tables and sequences. DuckDB has no statement for that."""
     if old.name != new.name:
         renamed = f"ALTER SCHEMA {quote(old.name)} RENAME TO {quote(new.name)}"
-        yield Ddl("DROP SCHEMA", qualified(old), f"DROP SCHEMA IF EXISTS {quote(old.name)}", original="")
-        yield replace(schema(new.name), original=renamed)
+        yield _postgres("ALTER SCHEMA", new, renamed, RenamedObject(_object(old), qualified(new)))
+        gone = (DroppedObject(_object(old)),)
+        yield Ddl("DROP SCHEMA", qualified(old), f"DROP SCHEMA IF EXISTS {quote(old.name)}", original="", does=gone)
+        yield replace(schema(new.name), original="")
 
 
 def _altered_enum(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
     labels = dict(old.parts)
     for oid, label in new.parts:
         if oid in labels and labels[oid] != label:
-            yield _alter(new, f"RENAME VALUE {literal(labels[oid])} TO {literal(label)}")
+            yield _alter(new, f"RENAME VALUE {literal(labels[oid])} TO {literal(label)}", (labels[oid], label))
     before: str | None = None
     for oid, label in new.parts:
         if oid not in labels:
             first = next((text for number, text in new.parts if number in labels), None)
             place = f" AFTER {literal(before)}" if before is not None else f" BEFORE {literal(first)}" if first else ""
-            yield _alter(new, f"ADD VALUE {literal(label)}{place}")
+            yield _alter(new, f"ADD VALUE {literal(label)}{place}", (None, label))
         before = label
 
 
@@ -194,17 +204,22 @@ def _altered_domain(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]
 def _altered_sequence(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
     """Alter a sequence. DuckDB can neither rename nor alter one; its value follows at the end of the batch."""
     was, now = (found.parts["is_identity"] for found in (old, new))
-    if old.identity != new.identity:
-        yield Ddl("DROP SEQUENCE", qualified(old), f"DROP SEQUENCE IF EXISTS {old.identity}", original="")
+    is_moved = old.identity != new.identity
+    if is_moved:
+        gone = (DroppedObject(_object(old)),)
+        yield Ddl("DROP SEQUENCE", qualified(old), f"DROP SEQUENCE IF EXISTS {old.identity}", original="", does=gone)
         if not now:
             yield from _moved(old, new)
     # The sequence of an identity column is made, and dropped, with the identity.
     if was == now:
-        text = str(new.definition).replace("CREATE SEQUENCE", "ALTER SEQUENCE", 1)
-        text = f"{text} RESTART WITH {new.parts['start']}"
         is_same = (old.parts["type"], old.parts["options"]) == (new.parts["type"], new.parts["options"])
+        if not is_same and not now:
+            text = str(new.definition).replace("CREATE SEQUENCE", "ALTER SEQUENCE", 1)
+            does = AlteredObject(_object(new))
+            yield _postgres("ALTER SEQUENCE", new, f"{text} RESTART WITH {new.parts['start']}", does)
+        made = (CreatedObject(_object(new), replaces=not is_moved),)
         replaced = _duckdb_sequence(new, "CREATE OR REPLACE SEQUENCE")
-        yield Ddl("CREATE SEQUENCE", qualified(new), replaced, original="" if is_same else _own(new, text))
+        yield Ddl("CREATE SEQUENCE", qualified(new), replaced, original="", does=made)
 
 
 def _duckdb_sequence(new: DescribedObject, verb: str) -> str:
@@ -222,15 +237,30 @@ def _is_part(found: DescribedObject) -> bool:
 
 
 def _arguments(found: DescribedObject) -> str:
-    if found.kind not in ("function", "procedure", "aggregate"):
+    if found.kind not in _ROUTINES:
         return ""
     return found.identity[len(found.identity.partition("(")[0]) :]
 
 
-def _alter(new: DescribedObject, what: str) -> Ddl:
+def _object(found: DescribedObject) -> DbObject:
+    is_routine = found.kind in _ROUTINES
+    return DbObject(found.kind.upper(), qualified(found), tuple(found.parts) if is_routine else None)
+
+
+def _of(found: DescribedObject) -> Name | None:
+    return Name(*found.parts["table"]) if found.kind == "index" else None
+
+
+def _made(new: DescribedObject, *, replaces: bool = False) -> Ddl:
+    unique = tuple(new.parts["unique"]) if new.kind == "index" else ()
+    does = CreatedObject(_object(new), replaces=replaces, of=_of(new), unique=unique)
+    return _postgres(f"CREATE {new.kind.upper()}", new, str(new.definition), does)
+
+
+def _alter(new: DescribedObject, what: str, *values: ColumnStep) -> Ddl:
     kind = f"ALTER {new.kind.upper()}"
-    return _postgres(kind, new, f"{kind} {new.identity} {what}")
+    return _postgres(kind, new, f"{kind} {new.identity} {what}", AlteredObject(_object(new), values=values))
 
 
-def _postgres(kind: str, found: DescribedObject, statement: str) -> Ddl:
-    return Ddl(kind, qualified(found), statement, dialect=POSTGRES)
+def _postgres(kind: str, found: DescribedObject, statement: str, does: DdlEffect) -> Ddl:
+    return Ddl(kind, qualified(found), statement, dialect=POSTGRES, does=(does,))

@@ -13,6 +13,7 @@ from wlc.capture.postgres import access, ddl, digests, objects, setup
 from wlc.capture.postgres.connection import connect, talking
 from wlc.capture.postgres.copying import copy_tables
 from wlc.capture.postgres.creation_order import CATALOG_OF_TABLES, in_order, needs
+from wlc.capture.postgres.effects import carried_back
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.dialect.sql import literal, quote
 from wlc.farm.addresses import without_password
@@ -188,8 +189,9 @@ def take(
             *(objects.schema(schema) for (schema,) in sorted(schemas)),
             *made_before,
         )
+        connected = carried_back(statement for table in ordered for statement in ddl.connect(table))
         after = (
-            *(statement for table in ordered for statement in ddl.connect(table)),
+            *(statement for statement in connected if isinstance(statement, Ddl)),
             *(ddl.partition_view(root, ordered) for root in lowest_first),
             *made_after,
             *(statement for found in setup.described_access(connection) for statement in access.changed(None, found)),
@@ -269,7 +271,7 @@ def _created(connection: Connection, tables: Mapping[int, DescribedTable]) -> tu
         made = before if waiting else after
         waiting.discard(thing)
         if thing in described:
-            made += ddl.create(described[thing], is_snapshot=True)
+            made += ddl.create_apart(described[thing])
             continue
         found = first.get(thing) or last[thing]
         made += objects.create(found)

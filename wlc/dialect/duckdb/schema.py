@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.catalog import OWNED, USER, refuse_nested_schemas, rows, tables
+from wlc.dialect.duckdb.constraints import constraints, unique_columns
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError, UnsupportedError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import duckdb
 
     from wlc.dialect.duckdb.lexer import Token
+    from wlc.farm.model import DdlEffect, Layout
 
 _IDENTIFIER = r'(?:"(?:[^"]|"")*"|[^\s".(),]+)'
 _VIEW = re.compile(
@@ -61,16 +63,17 @@ def schema_statements(connection: duckdb.DuckDBPyConnection, catalog: str) -> tu
     """
     refuse_nested_schemas(connection, catalog)
     functions = _functions(connection, catalog)
+    layouts = tables(connection, catalog)
     before = [
         *_schemas(connection, catalog),
         *_types(connection, catalog),
         *_sequences(connection, catalog),
         *_macros(connection, catalog, functions),
-        *_tables(connection, catalog),
+        *_tables(connection, catalog, layouts),
         *_views(connection, catalog),
     ]
-    after = list(_indexes(connection, catalog))
-    comments, index_comments = _comments(connection, catalog, functions)
+    after = list(_indexes(connection, catalog, layouts))
+    comments, index_comments = _comments(connection, catalog, functions, layouts)
     with closing(_scratch(connection, catalog)) as scratch:
         tried = [_arranged(scratch, catalog, part) for part in (before, comments, after, index_comments)]
     return tuple(tried[0] + tried[1]), tuple(tried[2] + tried[3])
@@ -82,7 +85,8 @@ def schema_statements(connection: duckdb.DuckDBPyConnection, catalog: str) -> tu
 def _schemas(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
     for (schema,) in rows(connection, catalog, f"SELECT schema_name FROM duckdb_schemas() WHERE {USER} ORDER BY oid"):
         if schema != "main":
-            yield Ddl("CREATE SCHEMA", Name(schema, schema), f"CREATE SCHEMA {quote(schema)}")
+            made = Name(schema, schema)
+            yield Ddl("CREATE SCHEMA", made, f"CREATE SCHEMA {quote(schema)}", does=_created("SCHEMA", made))
 
 
 def _types(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
@@ -94,7 +98,8 @@ def _types(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]
             ((definition,),) = connection.execute(query).fetchall()
         else:
             definition = "ENUM (" + ", ".join(literal(label) for label in labels) + ")"
-        yield Ddl("CREATE TYPE", made, f"CREATE TYPE {made.sql} AS {definition}", (schema,))
+        statement = f"CREATE TYPE {made.sql} AS {definition}"
+        yield Ddl("CREATE TYPE", made, statement, (schema,), does=_created("TYPE", made))
 
 
 def _sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
@@ -108,7 +113,8 @@ def _sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[
         first = start if last is not None or following is None else int(following.group(1))
         made = Name(schema, name)
         text = f"CREATE SEQUENCE {made.sql} INCREMENT BY {increment} MINVALUE {least} MAXVALUE {greatest} START {first}"
-        yield Ddl("CREATE SEQUENCE", made, f"{text} {'' if cycles else 'NO '}CYCLE", (schema,))
+        text += f" {'' if cycles else 'NO '}CYCLE"
+        yield Ddl("CREATE SEQUENCE", made, text, (schema,), does=_created("SEQUENCE", made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,65 +147,87 @@ def _macros(connection: duckdb.DuckDBPyConnection, catalog: str, functions: Iter
         signatures = _signatures(connection, catalog, made, gives_table, overloads)
         body = "AS TABLE (" if gives_table else "AS ("
         parts = (f"({', '.join(s)}) {body}{o.definition})" for s, o in zip(signatures, overloads, strict=True))
-        yield Ddl("CREATE MACRO", made, f"CREATE MACRO {made.sql} " + ", ".join(parts), (made.schema,))
+        statement = f"CREATE MACRO {made.sql} " + ", ".join(parts)
+        yield Ddl("CREATE MACRO", made, statement, (made.schema,), does=_created("MACRO", made))
 
 
-def _tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
-    layouts = tables(connection, catalog)
+def _tables(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]) -> Iterator[Ddl]:
+    constrained = constraints(connection, catalog, layouts)
     query = f"SELECT schema_name, table_name, sql FROM duckdb_tables() WHERE {USER} AND NOT temporary"
     for schema, name, sql in rows(connection, catalog, f"{query} ORDER BY table_oid"):
         made = Name(schema, name)
-        yield Ddl("CREATE TABLE", made, table_sql(sql), (schema,), layout=layouts[made])
+        does = (CreatedObject(DbObject("TABLE", made), constraints=constrained.get(made, ())),)
+        yield Ddl("CREATE TABLE", made, table_sql(sql), (schema,), layout=layouts[made], does=does)
 
 
 def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
     query = f"SELECT schema_name, view_name, sql FROM duckdb_views() WHERE {USER} AND NOT temporary ORDER BY view_oid"
     for schema, name, sql in rows(connection, catalog, query):
-        yield Ddl("CREATE VIEW", Name(schema, name), _plain(sql), (schema,))
+        made = Name(schema, name)
+        yield Ddl("CREATE VIEW", made, _plain(sql), (schema,), does=_created("VIEW", made))
 
 
-def _indexes(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
+def _indexes(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]) -> Iterator[Ddl]:
     # Indexes behind constraints have no statement of their own.
-    query = f"SELECT schema_name, index_name, sql FROM duckdb_indexes() WHERE {OWNED} AND sql <> '' ORDER BY index_oid"
-    for schema, name, sql in rows(connection, catalog, query):
-        yield Ddl("CREATE INDEX", Name(schema, name), _plain(sql), (schema,))
+    query = f"""
+        SELECT schema_name, index_name, sql, table_name, CASE WHEN is_unique THEN CAST(expressions AS VARCHAR[]) END
+        FROM duckdb_indexes() WHERE {OWNED} AND sql <> '' ORDER BY index_oid
+    """
+    for schema, name, sql, table, unique in rows(connection, catalog, query):
+        made, of = DbObject("INDEX", Name(schema, name)), Name(schema, table)
+        does = (CreatedObject(made, of=of, unique=unique_columns(unique, layouts.get(of))),)
+        yield Ddl("CREATE INDEX", made.name, _plain(sql), (schema,), does=does)
 
 
 def _comments(
-    connection: duckdb.DuckDBPyConnection, catalog: str, functions: Iterable[_Functions]
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    functions: Iterable[_Functions],
+    layouts: Mapping[Name, Layout],
 ) -> tuple[list[Ddl], list[Ddl]]:
     """Return the comments on everything but indexes, and those on indexes."""
     listed = rows(
         connection,
         catalog,
         f"""
-        SELECT 'TABLE', schema_name, table_name, comment FROM duckdb_tables() WHERE {USER} AND NOT temporary
-        UNION ALL SELECT 'VIEW', schema_name, view_name, comment FROM duckdb_views() WHERE {USER} AND NOT temporary
-        UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, comment FROM duckdb_sequences() WHERE {OWNED}
-        UNION ALL SELECT 'TYPE', schema_name, type_name, comment FROM duckdb_types() WHERE {USER}
-        UNION ALL SELECT 'INDEX', schema_name, index_name, comment FROM duckdb_indexes() WHERE {OWNED}
+        SELECT 'TABLE', schema_name, table_name, comment, NULL FROM duckdb_tables() WHERE {USER} AND NOT temporary
+        UNION ALL SELECT 'VIEW', schema_name, view_name, comment, NULL FROM duckdb_views()
+            WHERE {USER} AND NOT temporary
+        UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, comment, NULL FROM duckdb_sequences() WHERE {OWNED}
+        UNION ALL SELECT 'TYPE', schema_name, type_name, comment, NULL FROM duckdb_types() WHERE {USER}
+        UNION ALL SELECT 'INDEX', schema_name, index_name, comment, table_name FROM duckdb_indexes() WHERE {OWNED}
         """,
     )
     query = f"SELECT schema_name, table_name, column_name, comment FROM duckdb_columns() WHERE {USER}"
     columns = rows(connection, catalog, f"{query} AND comment IS NOT NULL")
     others: list[Ddl] = []
     of_indexes: list[Ddl] = []
-    for kind, schema, name, text in listed:
+    for kind, schema, name, text, table in listed:
         if text is not None:
-            (of_indexes if kind == "INDEX" else others).append(_comment(kind, Name(schema, name), "", text))
-    others += [
-        _comment("MACRO TABLE" if found.gives_table else "MACRO", found.name, "", found.comment)
-        for found in functions
-        if found.comment is not None
-    ]
-    others += [
-        _comment("COLUMN", Name(schema, name), "." + quote(column), text) for schema, name, column, text in columns
-    ]
+            commented = DbObject(kind, Name(schema, name))
+            if table is None:
+                others.append(_comment(kind, AlteredObject(commented), "", text))
+            else:
+                of_indexes.append(_comment(kind, AlteredObject(commented, Name(schema, table)), "", text))
+    for found in functions:
+        if found.comment is not None:
+            kind = "MACRO TABLE" if found.gives_table else "MACRO"
+            others.append(_comment(kind, AlteredObject(DbObject("MACRO", found.name)), "", found.comment))
+    for schema, name, column, text in columns:
+        kind = "TABLE" if Name(schema, name) in layouts else "VIEW"
+        commented = DbObject(kind, Name(schema, name))
+        others.append(_comment("COLUMN", AlteredObject(commented), "." + quote(column), text))
     return others, of_indexes
 
 
-def _comment(kind: str, name: Name, column: str, text: str) -> Ddl:
-    return Ddl("COMMENT", name, f"COMMENT ON {kind} {name.sql}{column} IS {literal(text)}", (name.schema,))
+def _created(kind: str, name: Name) -> tuple[DdlEffect, ...]:
+    return (CreatedObject(DbObject(kind, name)),)
+
+
+def _comment(kind: str, effect: AlteredObject, column: str, text: str) -> Ddl:
+    name = effect.object.name
+    statement = f"COMMENT ON {kind} {name.sql}{column} IS {literal(text)}"
+    return Ddl("COMMENT", name, statement, (name.schema,), does=(effect,))
 
 
 def _plain(sql: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
+from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.documents import decode_document, encode_document
 from wlr.engine.state import as_standing, standing_json
 from wlr.fold.files import FilePart
@@ -74,8 +75,8 @@ def encode_version(version: Version) -> bytes:
             **standing_json(version),
             "made": format_time(version.made),
             "catalog": version.catalog,
-            "schema": [fields.ddl_json(ddl) for ddl in version.schema],
-            "schema_after": [fields.ddl_json(ddl) for ddl in version.schema_after],
+            "schema": [ddl_json(ddl) for ddl in version.schema],
+            "schema_after": [ddl_json(ddl) for ddl in version.schema_after],
             "sequences": [fields.sequence_json(sequence) for sequence in version.sequences],
             "tables": [_table_json(table) for table in version.tables],
             "format": FORMAT,
@@ -96,8 +97,8 @@ def decode_version(data: bytes, where: str) -> Version:
             **as_standing(content),
             made=fields.as_time(content["made"]),
             catalog=fields.as_text(content["catalog"]),
-            schema=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema"])),
-            schema_after=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema_after"])),
+            schema=tuple(as_ddl(ddl) for ddl in fields.as_list(content["schema"])),
+            schema_after=tuple(as_ddl(ddl) for ddl in fields.as_list(content["schema_after"])),
             sequences=tuple(fields.as_sequence(sequence) for sequence in fields.as_list(content["sequences"])),
             tables=tuple(_table(table, where) for table in fields.as_list(content["tables"])),
         )

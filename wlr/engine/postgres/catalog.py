@@ -24,6 +24,12 @@ _COLUMNS = f"""
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relkind IN ('r', 'p', 'v', 'm') AND a.attnum > 0 AND NOT a.attisdropped AND {_USER} GROUP BY 1, 2
 """
+_UNIQUE = """
+    SELECT array_agg(a.attname::text ORDER BY k.place)
+    FROM pg_constraint c, unnest(c.conkey) WITH ORDINALITY k (number, place), pg_attribute a
+    WHERE a.attrelid = c.conrelid AND a.attnum = k.number AND c.contype = 'u' AND c.conrelid = to_regclass(%s)
+    GROUP BY c.oid
+"""
 _TOLD_APART = f"""
     SELECT n.nspname, c.relname, c.oid::bigint, c.relowner::bigint, c.relhassubclass, c.relrowsecurity,
         (SELECT array_agg(inhparent::bigint ORDER BY 1) FROM pg_inherits WHERE inhrelid = c.oid),
@@ -65,6 +71,10 @@ class PostgresCatalog:
     def columns(self) -> dict[Name, list[str]]:
         """The columns of tables and views."""
         return {Name(schema, name): listed for schema, name, listed in fetch(self._connection, _COLUMNS)}
+
+    def unique_keys(self, table: Name) -> set[tuple[str, ...]]:
+        """Return the columns of each UNIQUE constraint of a table."""
+        return {tuple(columns) for (columns,) in fetch(self._connection, _UNIQUE, [table.sql])}
 
     @property
     def tables(self) -> set[Name]:

@@ -67,16 +67,6 @@ class StatementReader:
         self.at += 1
         return self.tokens[self.at - 1].name
 
-    def names_in_brackets(self) -> list[str]:
-        """Read a list of identifiers in brackets."""
-        return [StatementReader(item).name() for item in self.items()]
-
-    def bracketed(self) -> str:
-        """Read what is in brackets, and return it with them; raises as `items` does."""
-        first = self.at
-        self.items()
-        return self.text[self.tokens[first].start : self.tokens[self.at - 1].end]
-
     def items(self) -> list[str]:
         """Read what is in brackets, and return the texts between the commas.
 

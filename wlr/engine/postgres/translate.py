@@ -1,7 +1,7 @@
 """Schema changes of a DuckDB master as PostgreSQL's statements.
 
 The record's layout says what the columns and the key of a table are after the change. Only what it does not say is read
-from the statement's text: what the change does to the table, and which constraints it has. A thing that holds no rows
+from the statement's text: what the change does to the table. A thing that holds no rows
 (view, macro, index, default, check, comment) may be left out if it has no counterpart in PostgreSQL; other things may
 not.
 """
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Layout, Name
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Layout, Name, Unique
 from wlr.engine.postgres import types
-from wlr.engine.postgres.constraints import ConstraintReader
+from wlr.engine.postgres.constraints import ConstraintTranslator
 from wlr.engine.postgres.expressions import expression_sql, view_sql
 from wlr.engine.postgres.names import is_own
 from wlr.engine.postgres.text import StatementReader
 
 if TYPE_CHECKING:
-    from wlc.farm.model import Column, Ddl
+    from wlc.farm.model import Column, Ddl, TableConstraint
     from wlr.engine.postgres.catalog import PostgresCatalog
     from wlr.engine.postgres.names import Names
 
@@ -182,10 +182,26 @@ class Translator:
         made = PostgresStatement(f"CREATE TABLE {'IF NOT EXISTS ' if exists else ''}{name.sql} ({columns})")
         late: list[tuple[str, str | None]] = [(_primary_key(layout), None)] if layout.primary_key else []
         late += [self._default(column) for column in layout.columns if column.default is not None]
-        others = ConstraintReader(self.spelling, self.resolve, self._spelt).read(self.ddl.statement)
-        late += [(other.sql, f"{other.what} of table {self.ddl.object}") for other in others]
+        late += map(self._constraint, self._constraints())
         statements = (PostgresStatement(_altered(name, action), what, is_late=True) for action, what in late)
         return Translation((*before, made, *statements), touches=present, replaces=present)
+
+    def _constraints(self) -> tuple[TableConstraint, ...]:
+        """Return what the statement says of the constraints of its table, beside the primary key and NOT NULL."""
+        table = DbObject("TABLE", self.ddl.object)
+        did = (each for each in self.ddl.does if each.object == table)
+        return next((e.constraints or () for e in did if isinstance(e, CreatedObject | AlteredObject)), ())
+
+    def _constraint(self, constraint: TableConstraint) -> tuple[str, str]:
+        """Return the action that adds a constraint, "" if it has no counterpart, and its name in a warning."""
+        translator = ConstraintTranslator(self.spelling, self.resolve, self._placed, self._spelt)
+        action, what = translator.action(constraint)
+        return action, f"{what} of table {self.ddl.object}"
+
+    def _placed(self, table: Name) -> Name:
+        """Return the replica's table for one of the master's; the statement's own table is not in the catalog yet."""
+        name = Name(self.names.schema(self._allowed(table.schema)), table.name)
+        return self.catalog.find(name) or name
 
     def _layout(self) -> Layout:
         if self.ddl.layout is None:
@@ -345,9 +361,9 @@ class Translator:
         None stands for a change of the fields of nested values.
         """
         reader = self.reader
-        if reader.take("ADD", "PRIMARY", "KEY"):
-            return [(_primary_key(self._layout()), None)]
         verb = reader.word()
+        if verb == "ADD" and (reader.take("CONSTRAINT") or reader.peek() in ("PRIMARY", "UNIQUE")):
+            return self._add_constraint(table)
         reader.take("COLUMN")
         reader.take("IF", "NOT", "EXISTS")
         reader.take("IF", "EXISTS")
@@ -367,14 +383,23 @@ class Translator:
             case _:
                 raise UnsupportedError(f"ALTER TABLE {verb} has no counterpart")
 
+    def _add_constraint(self, table: Name) -> list[tuple[str, str | None]]:
+        """Return the action for a key, or a UNIQUE constraint; DuckDB adds no others to a table that is there."""
+        if "PRIMARY" in (self.reader.peek(), self.reader.peek(1)):
+            return [(_primary_key(self._layout()), None)]
+        present = self.catalog.unique_keys(table)
+        listed = (found for found in self._constraints() if isinstance(found, Unique))
+        return [self._constraint(found) for found in listed if found.columns not in present]
+
     def _add_column(self, name: str) -> list[tuple[str, str | None]]:
         column = self._described(name)
         text = f"ADD COLUMN {self._column(column)}"
+        constraints = [self._constraint(each) for each in self._constraints() if column.name in each.columns]
         if column.default is None:
-            return [(text, None)]
+            return [(text, None), *constraints]
         if self.is_rewritten:
-            return [(text, None), self._default(column)]
-        return [(f"{text} DEFAULT {self._expression(column.default)}", None)]
+            return [(text, None), self._default(column), *constraints]
+        return [(f"{text} DEFAULT {self._expression(column.default)}", None), *constraints]
 
     def _alter_column(self, name: str) -> list[tuple[str, str | None]]:
         """Return the actions that make a column what the layout says."""

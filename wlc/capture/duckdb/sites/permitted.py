@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.captured_tables import CapturedTables
-from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages
+from wlc.capture.duckdb.journal import JournalledImages
 from wlc.capture.duckdb.sites import added_rows
 from wlc.dialect.duckdb.catalog import references
 from wlc.dialect.rule_columns import refuse_without_columns
 from wlc.farm.circle import ADD, OWNER, SHARED_RULES, naming
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.model import Clear
+from wlc.farm.model import Clear, Ddl, DroppedObject, RenamedObject
+from wlc.farm.schema_fold import table_effects
 from wlc.masters.circle_place import founder_of
 from wlc.masters.contract import database_of
 
@@ -39,7 +40,7 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
         InvalidError: There is one.
     """
     circle = site.circle
-    changes = [record for record in records if isinstance(record, JournalledDdl)]
+    changes = [record for record in records if isinstance(record, Ddl)]
     if circle is None or not (changes or any(isinstance(record, Clear) for record in records)):
         return
     if circle.ddl != site.name:
@@ -47,7 +48,12 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
             f"site {site.name} cannot change the schema: only site {circle.ddl} of {circle.database} can",
             hint=f"run the statement at {circle.ddl}, then wlc take FILE here, once it is published there",
         )
-    gone = {name for each in changes for name in (*each.dropped, *(before for before, _ in each.renamed))}
+    gone = {
+        effect.object.name
+        for each in changes
+        for effect in table_effects(each)
+        if isinstance(effect, DroppedObject | RenamedObject)
+    }
     left = {name.folded for name in present}
     for name in sorted(gone):
         if name.folded not in left and (rule := circle.rule_of(name)) is not None:

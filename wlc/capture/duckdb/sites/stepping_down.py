@@ -16,13 +16,13 @@ import duckdb
 
 from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import any_sql, exact_sql
-from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages, JournalledReads, JournalledRefresh
+from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
 from wlc.capture.duckdb.sites import lines, own_past, parking
 from wlc.capture.duckdb.sites.take_step import records_of
 from wlc.dialect.sql import quote
 from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import FencedError
-from wlc.farm.model import Clear
+from wlc.farm.model import Clear, Ddl
 from wlc.masters.circle_place import founder_of
 from wlc.masters.contract import database_of
 from wlc.masters.state import changes
@@ -97,8 +97,8 @@ def _refuse_what_only_a_primary_writes(shared: Shared, waiting: Pending, state: 
 
 def _what_only_a_primary_writes(waiting: Pending) -> str | None:
     for record in (record for entry in waiting.transactions if _is_kept(entry) for record in entry.records):
-        if isinstance(record, JournalledDdl):
-            return f"changes the schema: {record.ddl.statement}"
+        if isinstance(record, Ddl):
+            return f"changes the schema: {record.statement}"
         if isinstance(record, Clear):
             return f"empties {record.table}"
         if isinstance(record, JournalledImages) and not waiting.layouts[record.layout][1].primary_key:

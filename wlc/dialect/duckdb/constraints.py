@@ -1,0 +1,72 @@
+"""Constraints of tables as DuckDB's catalog lists them; primary keys are in `catalog.tables`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.catalog import OWNED, PLAIN_COLUMN, rows
+from wlc.dialect.duckdb.lexer import unquoted
+from wlc.farm.model import Check, Name, Reference, Unique
+from wlc.farm.schema_fold import ordered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import duckdb
+
+    from wlc.farm.model import Layout, TableConstraint
+
+# Kind, columns, expression, and of a foreign key the other table and its columns.
+ListedConstraint = tuple[str, list[str], str, str | None, list[str]]
+# A row for each table with constraints; `listed` is what `as_constraints` reads.
+LISTED = f"""
+    SELECT table_oid, schema_name, table_name, list(row(constraint_type, constraint_column_names, expression,
+        referenced_table, referenced_column_names) ORDER BY constraint_index) AS listed
+    FROM duckdb_constraints() WHERE {OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY') GROUP BY ALL
+"""
+
+
+def constraints(
+    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]
+) -> dict[Name, tuple[TableConstraint, ...]]:
+    """Return the constraints of every table that has one beside its primary key and NOT NULL.
+
+    Args:
+        connection: Where to ask.
+        catalog: The database.
+        layouts: All tables of it.
+    """
+    found = rows(connection, catalog, LISTED)
+    return {(name := Name(*parts)): as_constraints(listed, name, layouts) for _, *parts, listed in found}
+
+
+def as_constraints(
+    listed: Iterable[ListedConstraint] | None, table: Name, layouts: Mapping[Name, Layout]
+) -> tuple[TableConstraint, ...]:
+    """Return constraints of a table with all names as their tables have them; DuckDB lists them as they were typed."""
+    return ordered(_constraint(found, table, layouts) for found in listed or ())
+
+
+def unique_columns(expressions: Iterable[str] | None, layout: Layout | None) -> tuple[str | None, ...]:
+    """Return the columns of a unique index, None for an expression; `expressions` is None for other indexes."""
+    listed = [unquoted(each) if PLAIN_COLUMN.fullmatch(each) else None for each in expressions or ()]
+    return tuple(None if column is None else _spelt([column], layout)[0] for column in listed)
+
+
+def _constraint(found: ListedConstraint, table: Name, layouts: Mapping[Name, Layout]) -> TableConstraint:
+    kind, typed, sql, other, keys = found
+    columns = _spelt(typed, layouts.get(table))
+    if kind == "UNIQUE":
+        return Unique(columns)
+    if other is None:
+        return Check(columns, sql)
+    # DuckDB has no foreign keys across schemas. A table that refers to itself keeps its former name there.
+    said = Name(table.schema, other)
+    parent = next((name for name in layouts if name.folded == said.folded), said)
+    return Reference(columns, parent, _spelt(keys, layouts.get(parent)))
+
+
+def _spelt(columns: Iterable[str], layout: Layout | None) -> tuple[str, ...]:
+    # DuckDB folds the letters of ASCII only.
+    spelling = {column.name.encode().lower(): column.name for column in layout.columns} if layout else {}
+    return tuple(spelling.get(column.encode().lower(), column) for column in columns)
