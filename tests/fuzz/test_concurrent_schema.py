@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 STEPS, CONNECTIONS = 150, 3
+# They met faults when the test was written.
+SEEDS = [5, 7, 9]
 TABLES = ["t", '"a b"']
 VALUES = {
     "INTEGER": "7",
@@ -167,7 +169,7 @@ class Beside:
             self._roll_back(number)
 
 
-@pytest.mark.parametrize("seed", range(EXAMPLES or 5))
+@pytest.mark.parametrize("seed", range(EXAMPLES) if EXAMPLES else SEEDS)
 def test_what_connections_do_in_turns_ends_as_in_duckdb(tmp_path: Path, seed: int) -> None:
     source, beside = tmp_path / "shop.duckdb", tmp_path / "plain" / "shop.duckdb"
     beside.parent.mkdir()
