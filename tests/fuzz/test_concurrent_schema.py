@@ -3,6 +3,9 @@
 Every statement ends as it does in plain DuckDB, and rows and catalog are the same in the end, also in a replica. One
 difference is meant: the capture refuses as a conflict what DuckDB accepts although the images of a row would be wrong,
 as a row that one transaction updates and another one removes. Plain DuckDB then rolls its transaction back, too.
+
+The connections share one thread. In threads of their own, DuckDB 2.0.1 alone ends within seconds in `FATAL Error: Failed
+to delete all rows from index`, when rows of an indexed table are removed beside schema changes.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 STEPS, CONNECTIONS = 150, 3
+# They met faults when the test was written.
+SEEDS = [5, 7, 9, 29]
 TABLES = ["t", '"a b"']
 VALUES = {
     "INTEGER": "7",
@@ -145,29 +150,30 @@ class Beside:
         captured, plain = self.pairs[number]
         statement = self.statements.next(columns(plain, table), table, is_open=self.is_open[number])
         self.done.append(f"{number}: {statement}")
-        found, expected = outcome(captured, statement), None
-        if statement == "COMMIT" and found[0] == "conflict" and "this transaction changes rows" in found[1]:
-            expected = outcome(plain, "ROLLBACK")
-        else:
-            expected = outcome(plain, statement)
-            assert found[0] == expected[0], (found, expected, self.done)
+        found = outcome(captured, statement)
+        if found[0] == "conflict" and "this transaction changes rows" in found[1]:
+            # DuckDB reports it at the commit, or never.
+            self._roll_back(number, captured if statement != "COMMIT" else None)
+            return
+        expected = outcome(plain, statement)
+        assert found[0] == expected[0], (found, expected, self.done)
         if statement in ("BEGIN", "COMMIT", "ROLLBACK"):
             self.is_open[number] = statement == "BEGIN"
         elif self.is_open[number] and expected[0] != "done" and chance.random() < 0.5:
-            self._roll_back(number)
+            self._roll_back(number, captured)
 
-    def _roll_back(self, number: int) -> None:
-        if self.is_open[number]:
-            for connection in self.pairs[number]:
+    def _roll_back(self, number: int, captured: Any = None) -> None:
+        for connection in (captured, self.pairs[number][1]) if self.is_open[number] else ():
+            if connection is not None:
                 connection.execute("ROLLBACK")
         self.is_open[number] = False
 
     def end(self) -> None:
         for number in range(len(self.pairs)):
-            self._roll_back(number)
+            self._roll_back(number, self.pairs[number][0])
 
 
-@pytest.mark.parametrize("seed", range(EXAMPLES or 5))
+@pytest.mark.parametrize("seed", range(EXAMPLES) if EXAMPLES else SEEDS)
 def test_what_connections_do_in_turns_ends_as_in_duckdb(tmp_path: Path, seed: int) -> None:
     source, beside = tmp_path / "shop.duckdb", tmp_path / "plain" / "shop.duckdb"
     beside.parent.mkdir()

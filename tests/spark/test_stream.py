@@ -141,3 +141,27 @@ def test_a_column_that_is_gone_ends_the_stream(spark: SparkSession, tmp_path: Pa
     new = Stream(spark, tmp_path / "new", farm.url, from_tick="3")
     new.finish()
     assert new.rows() == [(1, 4, -1)]
+
+
+def test_a_transaction_that_changes_rows_and_renames_a_column_ends_the_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE t (i INTEGER, v VARCHAR)", Rows("t", added=("1, 'a'",))])
+    farm.publish(
+        [Rows("t", added=("2, 'b'",)), "ALTER TABLE t RENAME COLUMN v TO w"],
+        [Rows("t", added=("3, 'c'",), removed=("1, 'a'",))],
+    )
+    stream = Stream(spark, tmp_path, farm.url, from_tick="2")
+    query = stream.start(availableNow=True, columns=("i", "w"))
+    with pytest.raises(Exception, match="transaction 2 dropped or renamed column w") as ended:
+        query.awaitTermination(60)
+    assert "Read the whole table at tick 2" in str(ended.value)
+    assert "begin a new stream with from_tick 3 and a new checkpoint" in str(ended.value)
+    # As the error says.
+    whole = spark.read.format("dbfarm").options(database=farm.url, table="t", tick="2").load()
+    assert sorted(tuple(row) for row in whole.select("i", "w").collect()) == [(1, "a"), (2, "b")]
+    (tmp_path / "new").mkdir()
+    new = Stream(spark, tmp_path / "new", farm.url, from_tick="3")
+    assert new.start(availableNow=True, columns=("i", "w")).awaitTermination(60)
+    assert new.rows() == [(1, "a", 3, -1), (3, "c", 3, 1)]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.handmade import HandmadeFarm, Rows
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Name
+from wlc.farm.model import Clear, Name
 from wlr import log_reader
 from wlr.reading.feed import plan_feed, refuse_other_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # SQL of one transaction → what a stream of the columns i and v does.
 CHANGES = {
@@ -77,3 +82,32 @@ def test_a_stream_goes_on_or_ends(farm: HandmadeFarm, case: int) -> None:
     # The new stream that the error asks for begins with that log file.
     if wanted[1] == "w":
         read(farm, table, wanted, 1, has_begun=False)
+
+
+def test_a_transaction_that_also_changes_rows_is_behind_the_new_stream(tmp_path: Path) -> None:
+    """A stream that began with the transaction would end again: its rows from before have the former columns."""
+    made = HandmadeFarm(tmp_path)
+    changes = ["RENAME COLUMN v TO w", "DROP COLUMN v", "ADD COLUMN w INTEGER DEFAULT 7"]
+    tables = [f"t{number}" for number in range(2 * len(changes))]
+    made.publish(*[[f"CREATE TABLE {table} (i INTEGER, v VARCHAR)", Rows(table, ("1, 'a'",))] for table in tables])
+    images = [Rows, Clear] * len(changes)
+    own = [
+        Rows(table, ("2, 'b'",)) if kind is Rows else Clear(Name("main", table), 1)
+        for table, kind in zip(tables, images, strict=True)
+    ]
+    made.publish(
+        *[
+            [rows, f"ALTER TABLE {table} {changes[n // 2]}"]
+            for n, (table, rows) in enumerate(zip(tables, own, strict=True))
+        ]
+    )
+    for number, name in enumerate(tables):
+        column, tick = "w" if "ADD" in changes[number // 2] else "v", len(tables) + 1 + number
+        for has_begun in (True, False):
+            with pytest.raises(
+                UnsupportedError, match=f"transaction {tick} dropped or renamed column {column}"
+            ) as ended:
+                read(made, Name("main", name), ("i", column), 1, has_begun=has_begun)
+            assert ended.value.hint is not None
+            assert ended.value.hint.startswith(f"Read the whole table at tick {tick}, in place of")
+            assert ended.value.hint.endswith(f"begin a new stream with from_tick {tick + 1} and a new checkpoint.")

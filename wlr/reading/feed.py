@@ -138,7 +138,9 @@ def refuse_other_columns(
         has_older = has_begun or bool(plan.removed) or any(known <= number for _, known in plan.by_layout)
         lost = [name for name in wanted if old and _loses(name, old, new)]
         if lost and has_older:
-            raise _other_columns(table, new.tick, lost, first)
+            rows = [read.last for read, known in plan.by_layout if known <= number]
+            rows += [removed.transaction.tick for removed in plan.removed]
+            raise _other_columns(table, new.tick, lost, first, has_own=new.is_altered and new.tick in rows)
         old = new.layout
 
 
@@ -160,11 +162,14 @@ def _has(layout: Layout, wanted: str) -> bool:
     return any(column.name.lower() == wanted.lower() for column in layout.stored)
 
 
-def _other_columns(table: Name, tick: int, lost: Sequence[str], first: int) -> UnsupportedError:
-    before = f"Read the changes from_tick {first} to_tick {tick - 1}, then begin" if first < tick else "Begin"
+def _other_columns(table: Name, tick: int, lost: Sequence[str], first: int, *, has_own: bool) -> UnsupportedError:
+    """Build the error for a transaction that took columns away; `has_own`: it changed rows before, which had them."""
+    begin = f"Read the changes from_tick {first} to_tick {tick - 1}, then begin" if first < tick else "Begin"
+    if has_own:
+        begin = f"Read the whole table at tick {tick}, in place of what the stream has given, then begin"
     return UnsupportedError(
         f"transaction {tick} dropped or renamed column {', '.join(lost)} of table {table}, or added it with a default",
-        hint=f"{before} a new stream with from_tick {tick} and a new checkpoint.",
+        hint=f"{begin} a new stream with from_tick {tick + has_own} and a new checkpoint.",
     )
 
 

@@ -242,8 +242,8 @@ class CaptureSession:
         if self.transaction is not None:
             try:
                 yield self.transaction
-            except UnsupportedError:
-                # The statement has run and is not captured. Nothing of the transaction may be committed.
+            except (UnsupportedError, duckdb.TransactionException):
+                # The statement, or an earlier one, is not captured. Nothing of the transaction may be committed.
                 with suppress(duckdb.Error):
                     self._raw.execute("SELECT error('the transaction was refused')").fetchall()
                 raise
