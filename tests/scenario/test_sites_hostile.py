@@ -194,6 +194,7 @@ def _schema_change(scene: Scene, lines: Lines) -> None:
                 "dialect": "duckdb",
                 "search_path": ["main"],
                 "layout": None,
+                "does": [{"dropped": ["TABLE", "main", "untouched"]}],
             }
         },
     )
