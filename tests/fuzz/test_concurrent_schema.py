@@ -151,7 +151,7 @@ class Beside:
         statement = self.statements.next(columns(plain, table), table, is_open=self.is_open[number])
         self.done.append(f"{number}: {statement}")
         found = outcome(captured, statement)
-        if found[0] == "conflict" and "this transaction changes rows" in found[1]:
+        if found[0] == "conflict" and "by another one after it began" in found[1]:
             # DuckDB reports it at the commit, or never.
             self._roll_back(number, captured if statement != "COMMIT" else None)
             return

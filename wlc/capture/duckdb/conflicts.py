@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import duckdb
+
 from wlc.capture.duckdb.images import conflict
 from wlc.capture.duckdb.uncaptured import refuse_changed
 
@@ -60,4 +62,7 @@ def refuse_altered(shared: Shared, table: Name, began_after: int) -> None:
         duckdb.TransactionException: One has.
     """
     if shared.last_changes.has_altered_since(table, began_after):
-        raise conflict(table, "the table was altered or dropped")
+        raise duckdb.TransactionException(
+            f"TransactionContext Error: Conflict: table {table}, whose rows this transaction changes, was altered or"
+            " dropped by another one after it began"
+        )

@@ -402,11 +402,11 @@ class Images:
             self.copy = None
 
 
-def conflict(table: Name, what: str = "the rows were changed") -> duckdb.TransactionException:
-    """Build the error for what another transaction has done to rows or to their table, in the form of DuckDB's own."""
+def conflict(table: Name) -> duckdb.TransactionException:
+    """Build the error for rows that another transaction has changed, in the form of DuckDB's own."""
     return duckdb.TransactionException(
-        f"TransactionContext Error: Conflict: this transaction changes rows of table {table}, and {what} by another one"
-        " after it began"
+        f"TransactionContext Error: Conflict: rows of table {table} that this transaction changes were changed by"
+        " another one after it began"
     )
 
 
