@@ -252,12 +252,13 @@ case $what in
     ;;
 --rest)
     set_up_servers
-    run_tests -n 2 -m slow --durations=10
+    # A third process uses two cores while others wait for programs and servers.
+    run_tests -n 3 -m slow --durations=10
     finish "left out: quick tests, which sh tests/run.sh runs, and deep ones, which sh tests/run.sh --deep runs"
     ;;
 --all)
     set_up_servers
-    run_tests -n 2 -p tests.recording --limit-quick --durations=10
+    run_tests -n 3 -p tests.recording --limit-quick --durations=10
     finish "left out: deep tests; sh tests/run.sh --deep runs them"
     ;;
 --changed)
