@@ -19,7 +19,7 @@ from tests.oracle import published
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_postgres
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Clear, Column, Ddl, Layout, Name, SequencePosition
+from wlc.farm.model import Check, Clear, Column, CreatedObject, DbObject, Ddl, Layout, Name, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.postgres import write
 from wlr.engine.postgres.connection import identity
@@ -494,11 +494,13 @@ def test_statements_of_other_kinds_are_refused(
 
 def test_functions_of_the_server_are_not_called_from_translated_text(farm: HandmadeFarm, database_url: str) -> None:
     layout = Layout((Column("a", "VARCHAR", default="pg_read_file('/etc/passwd')"),))
+    check = Check(("a",), "(a != pg_read_file('/etc/passwd'))")
     made = Ddl(
         "CREATE TABLE",
         Name("main", "x"),
         "CREATE TABLE x (a VARCHAR DEFAULT (pg_read_file('/etc/passwd')), CHECK (a <> pg_read_file('/etc/passwd')))",
         layout=layout,
+        does=(CreatedObject(DbObject("TABLE", Name("main", "x")), constraints=(check,)),),
     )
     farm.publish([made])
     farm.publish([Ddl("CREATE VIEW", Name("main", "v"), "CREATE VIEW v AS SELECT pg_read_file('/etc/passwd') AS x")])
