@@ -48,8 +48,8 @@ def git(*words: str) -> bytes:
 
 
 def landed() -> str:
-    """The last commit with other code than what is here."""
-    commits = git("log", "-2", "--format=%h", "--", "wlc", "wlr").decode().split()
+    """The last state of this branch with other code than what is here; those of merged branches may have another format."""
+    commits = git("log", "--first-parent", "-2", "--format=%h", "--", "wlc", "wlr").decode().split()
     return commits[0 if git("status", "--porcelain", "--", "wlc", "wlr").strip() else 1]
 
 
