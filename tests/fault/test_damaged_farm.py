@@ -163,6 +163,7 @@ def test_damaged_batch_is_named_and_nothing_of_it_applied(
         assert file_contents(replica) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_batch_of_another_past_is_refused(source: Path, farm: Path, tmp_path: Path):
     """A log file that is sound in itself but does not follow the one before it."""
     replica = tmp_path / "replica.duckdb"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import DataFile, TableFile
     from wlr.service.job_states import Done
 
+pytestmark = pytest.mark.slow
+
 
 class Alone:
     """A round of a service that nobody stops."""

@@ -84,6 +84,7 @@ def test_what_two_connections_do_at_once_is_replicated_or_refused(tmp_path: Path
     assert refused > 5
 
 
+@pytest.mark.slow
 def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:
     """Rows of the same table that another connection changes are nobody's business."""
     source = tmp_path / "sales.duckdb"

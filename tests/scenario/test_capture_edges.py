@@ -340,6 +340,7 @@ def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path) -> None:
     compare(tmp_path, [lambda c: run(c, "DELETE FROM u"), lambda c: run(c, "TRUNCATE u")])
 
 
+@pytest.mark.slow
 def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
     """Else a statement might slip in between another one's last image and its COMMIT."""
     refused: list[str] = []
@@ -496,6 +497,7 @@ def test_what_the_settings_forbid_is_said() -> None:
     assert "disk" not in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_a_refused_statement_leaves_nothing_to_commit(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(str(source)) as connection:

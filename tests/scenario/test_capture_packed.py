@@ -119,6 +119,7 @@ def assert_published(source: Path) -> None:
         assert published(str(source.parent / "farm" / "sales")) == contents(connection, "sales")
 
 
+@pytest.mark.slow
 def test_a_batch_whose_publisher_died_before_it_noted_that_is_noted_once(
     waiting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_one_transaction_a_batch_keeps_what_the_next_one_has_packed(waiting: Pat
     assert published(str(waiting.parent / "farm" / "sales")) == file_contents(waiting)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_is_rolled_back_leaves_nothing(waiting: Path) -> None:
     before = with_duckdb(waiting, "SELECT count(*) FROM wlc.packed")
     with wlc.connect(waiting) as connection:
@@ -215,6 +217,7 @@ def test_where_no_file_can_be_written_or_kept_rows_are_journalled_as_images(
     assert_published(waiting)
 
 
+@pytest.mark.slow
 def test_a_database_that_is_cut_off_from_files_packs_in_the_folder_that_is_allowed(waiting: Path) -> None:
     wlc.flush(waiting)
     with wlc.connect(waiting, config={"enable_external_access": "false"}) as connection:
@@ -255,6 +258,7 @@ def test_a_copy_of_the_file_holds_what_waits(waiting: Path) -> None:
     assert wlc.flush(moved).rows == 30
 
 
+@pytest.mark.slow
 def test_a_database_of_an_earlier_version_gets_the_table(waiting: Path) -> None:
     wlc.flush(waiting)
     with_duckdb(waiting, "DROP TABLE wlc.packed")

@@ -89,6 +89,7 @@ def tree(folder: Path) -> dict[str, str]:
 # The main job
 
 
+@pytest.mark.slow
 def test_master_to_replica(shell, sales, tmp_path) -> None:
     status = shell.answer("wlc", "status", sales)
     assert (status["name"], status["tick"], status["unpublished"]) == ("sales", 3, 0)
@@ -467,6 +468,7 @@ def test_damaged_log_file_is_named_and_nothing_of_it_is_applied(shell, sales, tm
     assert not Path("copy.duckdb").exists() or shell.answer("wlr", "tick", "copy.duckdb") == {"tick": 0}
 
 
+@pytest.mark.slow
 def test_damaged_data_file_is_named_and_what_came_before_it_is_there(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlc", "sql", sales, "DELETE FROM orders") == 0

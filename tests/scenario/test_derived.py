@@ -331,6 +331,7 @@ def test_what_is_chosen_is_remembered_and_kept_from_readers(tmp_path: Path, caps
     assert (reader.target, reader.position and reader.position.tick) == (beside(farm, "d"), farm.tick)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_halted_publishes_nothing_under_a_new_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def refusals(source: Path) -> list[tuple[dict[str, Any], str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reached_is_refused_before_anything_is_touched(ten: Path, tmp_path: Path) -> None:
     replica, new = tmp_path / "replica.duckdb", tmp_path / "new.duckdb"
     wlr.replicate(ten, into=replica, tick=7)
@@ -219,6 +220,7 @@ def test_a_database_with_rows_does_not_begin_empty(tmp_path: Path) -> None:
     assert value(tmp_path / "at.duckdb", "SELECT count(*) FROM t") == 1
 
 
+@pytest.mark.slow
 def test_an_empty_database_is_replicated_from_the_first_transaction(tmp_path: Path) -> None:
     source, replica = new_master(tmp_path / "master"), tmp_path / "replica.duckdb"
     assert wlr.replicate(source, into=replica).tick == 0
@@ -327,6 +329,7 @@ def test_a_time_before_the_new_history_is_that_of_the_old(twice: tuple[Path, int
         assert file_contents(replica) == {"main.t": {(row,): 1 for row in rows}}
 
 
+@pytest.mark.slow
 def test_an_empty_database_begins_again(tmp_path: Path) -> None:
     source, replica = new_master(tmp_path / "master"), tmp_path / "replica.duckdb"
     write(source, "CREATE TABLE t (a INTEGER)", "DROP TABLE t")
@@ -488,6 +491,7 @@ def test_a_repaired_replica_goes_on(five: tuple[Path, Path]) -> None:
     assert file_contents(replica) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_replicated_tables_are_guarded_and_the_owner_s_are_not(five: tuple[Path, Path]) -> None:
     _, replica = five
     before = file_contents(replica)
@@ -541,6 +545,7 @@ def test_only_tables_that_fit_a_pattern(tmp_path: Path) -> None:
 # Places ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_farm_in_memory(tmp_path: Path) -> None:
     source = new_master(tmp_path / "master", "CREATE TABLE t AS SELECT 1 AS a", farm=f"memory://{tmp_path.name}/farm")
     replica = tmp_path / "replica.duckdb"

@@ -112,6 +112,7 @@ def test_a_mistyped_name_is_answered_with_what_is_there(farm: Path, capsys) -> N
     assert not (farm / "c2.duckdb").exists()
 
 
+@pytest.mark.slow
 def test_a_replica_is_not_made_a_master(farm: Path, capsys) -> None:
     before = (farm / "copy.duckdb").read_bytes()
     for line in ("wlc status copy.duckdb", "wlc master copy.duckdb --name again", "wlc sql copy.duckdb 'select 1'"):

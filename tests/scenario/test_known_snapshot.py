@@ -97,6 +97,7 @@ def test_table_is_read_once_after_its_schema_was_changed(tmp_path: Path, digeste
     assert_sound(tmp_path / "farm" / "sales")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement", ["UPDATE t SET id = 1 WHERE id = 2", "DELETE FROM t WHERE id = 3; INSERT INTO t VALUES (1)"]
 )

@@ -130,6 +130,7 @@ def test_statement_from_the_farm_cannot_leave_the_schema(
     assert surplus(lake) == []
 
 
+@pytest.mark.slow
 def test_patterns_are_remembered_and_everything_else_left_out(farm: HandmadeFarm, lake: Path) -> None:
     farm.publish(["CREATE SCHEMA s"], ["CREATE TABLE s.sales_a (a INTEGER)"], ["CREATE TABLE s.other (a INTEGER)"])
     farm.publish(

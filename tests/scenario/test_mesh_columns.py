@@ -20,6 +20,8 @@ from wlc.farm.errors import InvalidError, UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def new_mesh(folder: Path, *rules: str, rows: str = "") -> Sites:
     """Oslo and Rome with a table of the name of each rule."""

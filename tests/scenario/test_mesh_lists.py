@@ -60,6 +60,7 @@ def test_spock_bidirectional(four: Sites) -> None:
         assert four.rows(site, "u") == [(1, "last")]
 
 
+@pytest.mark.slow
 def test_spock_node_origin_cascade_and_tuple_origin(four: Sites) -> None:
     """Down a chain of hubs that write nothing themselves, a transaction keeps its origin, and so does a conflict."""
     four.write("oslo", "INSERT INTO t VALUES (200, 'oslo')")
@@ -82,6 +83,7 @@ def test_spock_024_a_name_is_given_once(four: Sites) -> None:
         wlc.joined_from(four.folder / "other.duckdb", name="sales", farm=four.farm, site="rome")
 
 
+@pytest.mark.slow
 def test_spock_025_a_row_that_changes_twice_in_one_transaction_is_no_conflict(four: Sites) -> None:
     four.exchange()
     before = {site: len(wlc.exceptions(four.file(site))) for site in NAMES}
@@ -108,6 +110,7 @@ def test_spock_016_progress_after_a_crash(four: Sites) -> None:
     assert take_from(four, "rome>oslo") == [0]
 
 
+@pytest.mark.slow
 def test_389_ds_ruvstore(four: Sites) -> None:
     """The vector of the file is that of its log, never falls, and an aborted operation does not advance it."""
     four.exchange()

@@ -72,6 +72,7 @@ def test_every_tick_is_read_and_remembered(farm: HandmadeFarm, lake: Path) -> No
     assert wlr.status(lake).open_tables == "delta"
 
 
+@pytest.mark.slow
 def test_renamed_dropped_and_made_again(farm: HandmadeFarm, lake: Path) -> None:
     before = inodes(lake)
     farm.publish(["ALTER TABLE t RENAME TO u"])
@@ -173,6 +174,7 @@ def test_going_back_and_making_anew_continue_the_log(farm: HandmadeFarm, lake: P
     assert wlr.status(lake).open_tables == "delta"
 
 
+@pytest.mark.slow
 def test_pruning_keeps_what_the_newest_version_needs(farm: HandmadeFarm, lake: Path) -> None:
     for number in range(3, 6):
         farm.publish([Rows("t", (f"{number}, 'new'",))])
@@ -196,6 +198,7 @@ def test_what_others_write_to_the_log_is_taken_back(farm: HandmadeFarm, lake: Pa
     assert delta_table(lake, T).version() == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_died_before_the_logs_is_finished_by_the_next(
     farm: HandmadeFarm, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_run_that_died_before_the_logs_is_finished_by_the_next(
     assert {file: file.stat().st_mtime_ns for file in lake.rglob("_delta_log/*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_read", [True, False])
 def test_a_run_that_was_halted_writes_nothing(farm: HandmadeFarm, lake: Path, *, has_read: bool) -> None:
     found, before = folder_of(lake).find(), version_of(lake)

@@ -116,6 +116,7 @@ def test_a_farm_is_the_model_at_ticks_times_columns_and_conditions(life: tuple[A
     assert wlr.read(farm.url, "t").aggregate("count(*)").fetchall() == [(model.at[farm.tick].total(),)]
 
 
+@pytest.mark.slow
 def test_replicas_are_the_model_at_their_ticks(life: tuple[Any, Model, Path]) -> None:
     farm, model, folder = life
     condition, holds = CONDITIONS[2]

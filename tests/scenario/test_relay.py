@@ -326,6 +326,7 @@ def test_a_key_to_verify_with_is_never_passed_over(shop: Shop, tmp_path: Path):
     assert shop.objects(shop.relay) == {}
 
 
+@pytest.mark.slow
 def test_another_past_is_refused_and_leaves_the_relay_alone(shop: Shop, tmp_path: Path):
     shop.ship()
     before = shop.objects(shop.relay)
@@ -355,6 +356,7 @@ def test_a_farm_that_was_rolled_back_is_refused(shop: Shop):
     assert shop.objects(shop.relay) == before
 
 
+@pytest.mark.slow
 def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
     shop.ship()
     assert [(found.kind, found.target) for found in replicas(open_database("shop", shop.farm))] == [
@@ -432,6 +434,7 @@ def test_files_on_one_disk_are_not_shared(tmp_path: Path):
     assert not [file for file in copies if file.suffix == ".tmp"]
 
 
+@pytest.mark.slow
 def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shop = Shop(tmp_path, str(tmp_path / "farm"), str(tmp_path / "relay"))
     wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)

@@ -236,6 +236,7 @@ def test_unique_values_change_hands(farm: HandmadeFarm, into: Path) -> None:
     assert content(into, 4) == [(1, "x"), (2, "z")]
 
 
+@pytest.mark.slow
 def test_indexed_table_is_right_with_many_rows_and_threads(farm: HandmadeFarm, into: Path) -> None:
     """DuckDB has lost rows of indexed tables in large statements; this one deletes and inserts the same keys."""
     many = 300_000

@@ -61,6 +61,7 @@ def test_a_flush_asks_the_same_however_long_the_log_is(tmp_path, s3_url) -> None
     assert counts[0].total() <= 4
 
 
+@pytest.mark.slow
 def test_a_directory_with_the_log_is_not_listed(tmp_path) -> None:
     farm = str(tmp_path / "farm")
     source, copy = make_master(tmp_path, farm), tmp_path / "copy.duckdb"

@@ -217,6 +217,7 @@ def test_other_filters_make_only_their_tables_anew(kind: Kind, key: Path, tmp_pa
     assert {o for name, o in outcomes(into).items() if name != "main.parent"} == {"same"}
 
 
+@pytest.mark.slow
 def test_verify_locates_and_repair_mends_what_was_changed(kind: Kind, key: Path, tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), kind.new()
     farm.publish(

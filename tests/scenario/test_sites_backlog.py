@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from wlc.masters.site_step import SiteStep
 
+pytestmark = pytest.mark.slow
+
 
 def publish_each(sites: Sites, site: str, *statements: str) -> None:
     """Publish every statement in a log file of its own."""

@@ -90,6 +90,7 @@ def test_changes_and_differences_across_the_break_are_refused(rome: Sites, since
         wlr.diff(rome.log("rome").url, since, until)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("since, until", [(3, 8), (5, 7), (8, 8), (11, 15), (13, 14)])
 def test_changes_within_a_history_lead_from_one_state_to_the_next(rome: Sites, since: int, until: int) -> None:
     total = held(rome, since)

@@ -81,6 +81,7 @@ def test_a_site_leaves_when_others_have_what_it_published(tmp_path: Path, capsys
     assert typed(capsys, "leave", url, "rome")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_site_is_made_to_leave_although_others_lack_something(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
     sites.write("rome", "INSERT INTO t VALUES (2, 'lost')")
@@ -132,6 +133,7 @@ def test_what_was_rejected_since_a_time(tmp_path: Path, capsys: Capture) -> None
     assert (code, "'once'" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_sites_show_since_when_a_site_is_silent(tmp_path: Path, capsys: Capture) -> None:
     sites = two_sites(tmp_path)
 

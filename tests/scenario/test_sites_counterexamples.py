@@ -75,6 +75,7 @@ def test_window_start(two: Sites) -> None:
     assert len(wlc.prune(two.file("oslo"), keep_for="0s").delete_batches) >= 3
 
 
+@pytest.mark.slow
 def test_commit_between_flush_and_take(two: Sites) -> None:
     """What oslo's users commit while it takes is in no log yet, and is judged from the journal."""
     two.write("rome", "UPDATE t SET v = 'rome' WHERE k = 2", "UPDATE t SET v = 'rome' WHERE k = 3")
@@ -89,6 +90,7 @@ def test_commit_between_flush_and_take(two: Sites) -> None:
     assert value(two, 3) == {"oslo": [], "rome": []}
 
 
+@pytest.mark.slow
 def test_a_commit_while_a_secondary_takes_is_judged_by_what_it_had_seen(two: Sites) -> None:
     """Rome tells how far it has read only after it has published what it committed before that."""
     two.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 4")
@@ -158,6 +160,7 @@ def test_truncate(two: Sites) -> None:
     assert two.rows("oslo", "emptied") == [(4, "oslo")]
 
 
+@pytest.mark.slow
 def test_delete_delete(two: Sites) -> None:
     """Both delete a row and one inserts it again: NDB Cluster's epochs, which forget deletions, end with two states."""
     before = {counter.name: counter.value for counter in wlc.conflicts(two.file("oslo"))}

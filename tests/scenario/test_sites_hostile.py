@@ -272,6 +272,7 @@ LIES: dict[Callable[[Scene, Lines], None], str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__[1:])
 def test_a_lie_is_refused_and_names_the_site(scene: Scene, lie: Callable[[Scene, Lines], None]) -> None:
     lines = deepcopy(scene.lines)
@@ -432,6 +433,7 @@ def test_in_a_mesh_random_lines_change_nothing_that_is_not_theirs(mesh: Scene, d
     _take_random_lines(mesh, data)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
     deadline=None,

@@ -22,6 +22,8 @@ from wlc.multi_master import take_round
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def set_rules(sites: Sites, rule: str) -> None:
     for table in TABLES:

@@ -153,6 +153,7 @@ def screen_of(capsys: Capture, sites: Sites, command: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]{15}Z", "2026-11-23T02:52:47.736597Z", shown)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
     sites = Sites(tmp_path)
     sites.found("CREATE TABLE accounts (id INTEGER PRIMARY KEY, amount INTEGER); INSERT INTO accounts VALUES (1, 100)")
@@ -175,6 +176,7 @@ def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
     assert sites.rows("rome", "accounts") == sites.rows("oslo", "accounts") == [(1, 50)]
 
 
+@pytest.mark.slow
 def test_a_secondary_says_what_would_give_way(two: Sites) -> None:
     with kept_open(two):
         two.write("oslo", "INSERT INTO u VALUES (5, 'five')", "CREATE TABLE later (k INTEGER)")
@@ -206,6 +208,7 @@ def test_an_error_that_the_round_ends_with_is_told(two: Sites) -> None:
         two.write("oslo", "DELETE FROM u WHERE k = 7")
 
 
+@pytest.mark.slow
 def test_a_program_that_has_the_file_open_keeps_it(two: Sites) -> None:
     """The copy holds what is only in the write-ahead log, and reading the file gives up none of DuckDB's locks."""
     two.write("rome", "UPDATE e SET v = 'rome' WHERE k = 2")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.circle import Circle
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)"
 
 

@@ -282,6 +282,7 @@ def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     assert [site.role for site in read_circle(three.log("oslo")).sites] == ["primary", "secondary", "secondary"]
 
 
+@pytest.mark.slow
 def test_c1_a_role_that_changes_while_a_site_takes_holds_from_its_next_round(
     three: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +306,7 @@ def test_c1_a_role_that_changes_while_a_site_takes_holds_from_its_next_round(
     three.refuse_differences("c1")
 
 
+@pytest.mark.slow
 def test_x4_pass(three: Sites) -> None:
     """A site whose role is pass is read and judged by nobody: nothing stops, and nothing promises that it is equal."""
     for role in ("none", "pass"):
@@ -341,6 +343,7 @@ def test_c2_rules_are_one_object_and_exceptions_have_one_layout(three: Sites) ->
     assert keys[0][0] == keys[0][1] > 0
 
 
+@pytest.mark.slow
 def test_c3_circular(three: Sites) -> None:
     """circular_simplex, 2ch, 3site_no_log_updates: every change arrives once by whatever way, then there is silence."""
     for number, site in enumerate(three.names):

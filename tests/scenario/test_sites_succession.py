@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 TABLES = ("t", "e")
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);

@@ -136,6 +136,7 @@ def test_rows_that_differ_from_what_the_exception_shows_are_not_written_over(two
         wlc.resubmit(two.file("oslo"), "rome")
 
 
+@pytest.mark.slow
 def test_the_process_that_has_the_file_open_takes_in_the_background(two: Sites, tmp_path: Path) -> None:
     with wlc.connect(two.file("rome"), take=True, beat_s=0.1) as connection:
         two.write("oslo", "INSERT INTO a VALUES (40, 'forty', 0)")

@@ -214,6 +214,7 @@ def test_tables_of_the_owner_and_a_disk_without_room_are_refused(
     assert beside(into) == set()
 
 
+@pytest.mark.slow
 def test_who_writes_to_the_replica_meanwhile_keeps_it(farm: HandmadeFarm, into: Path) -> None:
     """Nothing is put in the place of a file that somebody has open for writing."""
     go_on(farm)

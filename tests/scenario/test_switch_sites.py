@@ -18,6 +18,8 @@ from tests.sites import Sites
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import target_at
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO a VALUES (1, 'one'), (2, 'two')"
 
 

@@ -318,6 +318,7 @@ def test_a_feed_chooses_switches_and_is_pinned_as_replicas_are(two_relays: Town)
     assert fed() == ("hq", lines + 2)
 
 
+@pytest.mark.slow
 def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> None:
     town, out = own, own.folder / "out.jsonl"
     feed = partial(wlr.feed, "shop", farm=town.farm, to=str(out), upstream="auto")
@@ -362,6 +363,7 @@ def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.
     assert re.search(r"^registries .*" + ".*".join(map(re.escape, registries)), shown, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_another_past_is_never_read_from(own: Town, tmp_path: Path) -> None:
     town = own
     town.replica("x", upstream="auto")

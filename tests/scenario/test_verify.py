@@ -318,6 +318,7 @@ def test_a_replica_stops_where_its_rows_would_not_be_the_masters(source: Path) -
     assert [problem.path for problem in wlr.verify_farm(source).problems] == [f"{log.logs.url}: batch {number}"]
 
 
+@pytest.mark.slow
 def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known(source: Path) -> None:
     log = database(source)
     for number in log.batch_numbers():

@@ -174,6 +174,7 @@ def test_what_the_replica_remembers_is_kept(lake: Path, farm: HandmadeFarm) -> N
         wlr.replicate(into=lake, keep="rubbish", engine="local")
 
 
+@pytest.mark.slow
 def test_files_that_nobody_names_go(lake: Path) -> None:
     stray = lake / "data" / "main.t" / "000000000004-00ff-0.parquet"
     stray.write_bytes(b"left by a run that came too late")

@@ -204,6 +204,7 @@ def batches(draw: st.DrawFn) -> Batch:
     return Batch("db", number, "h", ticks[0], ticks[-1], "", draw(texts), tuple(transactions), files, {"h": ticks[-1]})
 
 
+@pytest.mark.slow
 @given(batches())
 def test_any_batch_is_read_as_written(batch: Batch) -> None:
     assert decode_batch(encode_batch(batch), "x") == batch

@@ -43,6 +43,7 @@ def test_a_folder_is_no_column(tmp_path: Path) -> None:
     assert here == there
 
 
+@pytest.mark.slow
 def test_what_works_in_such_folders_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "k=7" / "v=x"
     folder.mkdir(parents=True)

@@ -195,6 +195,7 @@ def test_a_publisher_that_was_halted_harms_no_log_that_another_one_goes_on_with(
     assert at > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [DIES_BEFORE, DIES_AFTER, FAILS, LOSES_ANSWER])
 @pytest.mark.parametrize("published", [0, 2])
 def test_a_history_whose_beginning_was_broken_off_begins_again(tmp_path: Path, how: str, published: int) -> None:

@@ -182,6 +182,7 @@ def test_every_type_survives_inside_another(
         assert differences(connection, tmp_path) == [], declared
 
 
+@pytest.mark.slow
 def test_all_types_that_duckdb_lists_survive(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     connection.execute("CREATE TABLE every AS SELECT * FROM test_all_types()")
     columns = catalog.tables(connection, "memory")[Name("main", "every")].columns
@@ -236,6 +237,7 @@ def test_every_row_of_the_table_is_documented_and_tested(connection: duckdb.Duck
         assert row.postgres is not None or row.is_nested or row.is_rebuilt
 
 
+@pytest.mark.slow
 def test_an_empty_and_a_null_only_column_keep_their_storage_type(
     connection: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
