@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from wlc.dialect.duckdb.constraints import LISTED, ListedConstraint, as_constraints, unique_columns
+from wlc.dialect.duckdb.constraints import LISTED, UNIQUE_EXPRESSIONS, ListedConstraint, as_constraints, unique_columns
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Layout, Name, RenamedObject
 from wlc.farm.schema_fold import FoldedTable, SchemaFold, column_names
 
@@ -28,7 +28,7 @@ _OBJECTS = f"""
     UNION ALL SELECT 'VIEW', schema_name, view_name, view_oid, sql, comment, NULL, NULL, NULL, NULL
         FROM duckdb_views() WHERE NOT internal AND {_WHERE}
     UNION ALL SELECT 'INDEX', schema_name, index_name, index_oid, sql, comment, NULL, table_name, NULL,
-        CASE WHEN is_unique THEN CAST(expressions AS VARCHAR[]) END FROM duckdb_indexes() WHERE {_WHERE}
+        {UNIQUE_EXPRESSIONS} FROM duckdb_indexes() WHERE {_WHERE}
     UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, sequence_oid,
         concat_ws(' ', start_value, min_value, max_value, increment_by, cycle), comment, NULL, NULL, NULL, NULL
         FROM duckdb_sequences() WHERE {_WHERE}

@@ -24,6 +24,8 @@ LISTED = f"""
         referenced_table, referenced_column_names) ORDER BY constraint_index) AS listed
     FROM duckdb_constraints() WHERE {OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY') GROUP BY ALL
 """
+# Of a row of duckdb_indexes(): what `unique_columns` reads.
+UNIQUE_EXPRESSIONS = "CASE WHEN is_unique THEN CAST(expressions AS VARCHAR[]) END"
 
 
 def constraints(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.catalog import OWNED, USER, refuse_nested_schemas, rows, tables
-from wlc.dialect.duckdb.constraints import constraints, unique_columns
+from wlc.dialect.duckdb.constraints import UNIQUE_EXPRESSIONS, constraints, unique_columns
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError, UnsupportedError
@@ -170,7 +170,7 @@ def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]
 def _indexes(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]) -> Iterator[Ddl]:
     # Indexes behind constraints have no statement of their own.
     query = f"""
-        SELECT schema_name, index_name, sql, table_name, CASE WHEN is_unique THEN CAST(expressions AS VARCHAR[]) END
+        SELECT schema_name, index_name, sql, table_name, {UNIQUE_EXPRESSIONS}
         FROM duckdb_indexes() WHERE {OWNED} AND sql <> '' ORDER BY index_oid
     """
     for schema, name, sql, table, unique in rows(connection, catalog, query):
