@@ -14,7 +14,6 @@ import wlc
 from wlc.dialect.duckdb.digest_sql import sum_images, sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_columns
 from wlc.dialect.duckdb.parquet_sql import rows_of
-from wlc.dialect.duckdb.table_statement import about_table
 from wlc.farm import digest
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
@@ -25,6 +24,7 @@ from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.paths import parse_snapshot_folder
 from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.same_past import is_made_up
+from wlc.farm.schema_fold import tables_of
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlr import log_reader
@@ -306,11 +306,8 @@ class _AuditRun:
     def _note_lost(self, batch: Batch, followed: Collection[Name]) -> None:
         """Note a batch that does not say what tables hold whose digests the log had: nobody can verify them."""
         changes = [record for found in batch.transactions for record in found.records if isinstance(record, Ddl)]
-        dropped = {ddl.object.folded[0] for ddl in changes if ddl.kind == "DROP SCHEMA"}
-        altered = {ddl.object.folded for ddl in changes}
-        altered |= {about.table.folded for ddl in changes if (about := about_table(ddl)) is not None}
-        known = self._found.digests.keys() - batch.digests.keys() - batch.undigested
-        known = {name for name in known if name.folded not in altered and name.folded[0] not in dropped}
+        altered = {name for ddl in changes for table in tables_of(ddl) for name in table.both}
+        known = self._found.digests.keys() - batch.digests.keys() - batch.undigested - altered
         if lost := sorted(str(name) for name in followed if name in known):
             where = f"{self._database.logs.url}: batch {batch.number}"
             self._note(where, f"it cannot be verified: it names no digest of {', '.join(lost)}, batches before it did")

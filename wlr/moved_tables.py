@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.duckdb.schema import schema_statements
-from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.model import WEIGHT, Change, DbObject, Ddl, DroppedObject, Name, TableFile
-from wlr.ddl.relevance import is_created, schema_move
+from wlc.farm.schema_fold import tables_of
+from wlr.ddl.relevance import schema_move
 from wlr.plan.patterns import matches
 from wlr.plan.step import LOCAL
 
@@ -79,26 +79,24 @@ def with_moved(
         record = schemas.rewritten(told, is_held, patterns)
         if record is None:
             continue
-        about = about_table(record) if isinstance(record, Ddl) else None
-        if not isinstance(record, Ddl) or about is None or schema_move(record):
-            if isinstance(record, Ddl) and is_created(record):
-                present[record.object.folded] = matches(record.object, patterns)
+        tables = tables_of(record) if isinstance(record, Ddl) and not schema_move(record) else []
+        about = next((table for table in tables if isinstance(record, Ddl) and record.object in table.both), None)
+        if not isinstance(record, Ddl) or about is None or about.before is None:
             records.append(record)
-            continue
-        was_held, name = is_held(about.table), about.renamed or about.table
-        is_wanted = matches(name, patterns)
-        if about.renamed is not None and is_wanted and not was_held:
+        elif (was_held := is_held(about.before)) == (is_wanted := matches(about.both[-1], patterns)):
+            records += [record] if was_held else []
+        elif about.is_renamed and about.after and is_wanted:
             part = replace(transaction, records=transaction.records[: number + 1])
-            table = restore(part, about.table, about.renamed)
-            entering += [table] if table else []
-            records += table.records() if table else [record]
-        elif about.renamed is not None and was_held and not is_wanted:
-            records.append(_drop(about.table, record))
-        elif was_held or is_wanted:
+            found = restore(part, about.before, about.after)
+            entering += [found] if found else []
+            records += found.records() if found else [record]
+        elif about.is_renamed:
+            records.append(_drop(about.before, record))
+        else:
             records.append(record)
-        present[about.table.folded] = was_held and about.renamed is None and not about.is_drop
-        if about.renamed is not None:
-            present[about.renamed.folded] = is_wanted
+        for table in tables:
+            if table.before != table.after or table.is_created:
+                present |= {name.folded: name == table.after and matches(name, patterns) for name in table.both}
     files = {table.file.file.path: table.file for table in entering if table.file}
     whole = replace(transaction, records=tuple(records))
     return replace(step, transactions=(whole,), files={**step.files, **files}), entering
@@ -128,13 +126,13 @@ class _SchemaMoves:
             elif matches(new, patterns):
                 self.entering.add(new.folded)
             return None
-        if is_created(record) and record.object.folded in self.entering:
-            self.entering.remove(record.object.folded)
-            return replace(record, original=None)
-        about = about_table(record)
-        if about and about.is_drop and about.table.folded in self.leaving:
-            self.leaving.remove(about.table.folded)
-            return _drop(about.table, record)
+        for table in tables_of(record):
+            if table.is_created and table.after and table.after.folded in self.entering:
+                self.entering.remove(table.after.folded)
+                return replace(record, original=None)
+            if table.before and table.after is None and table.before.folded in self.leaving:
+                self.leaving.remove(table.before.folded)
+                return _drop(table.before, record)
         return record
 
 

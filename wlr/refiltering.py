@@ -13,8 +13,8 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import TableFile, Transaction
+from wlc.farm.schema_fold import created_table
 from wlr import log_reader
-from wlr.ddl.relevance import is_created
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, key_of, masking, refuse_unfit, write_images
 from wlr.moved_tables import read_entering
@@ -121,7 +121,7 @@ def _made_anew(
     scratch = replay.scratch(work / f"whole {number}.duckdb", tick, (exactly(chosen.table),))
     with scratch.scanned(work) as scan:
         entering = read_entering(scan, chosen.table, tick, work / f"whole {number}.parquet")
-    statement = next((ddl for ddl in entering.schema if is_created(ddl)), None) if entering else None
+    statement = next((ddl for ddl in entering.schema if created_table(ddl)), None) if entering else None
     if entering is None or statement is None or statement.layout is None:
         message = f"at tick {tick} there is no table {chosen.table} to choose rows or columns of"
         raise InvalidError(message, hint="Name a table that the replica has.")

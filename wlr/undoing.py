@@ -16,13 +16,13 @@ from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Clear, Ddl
+from wlc.farm.schema_fold import tables_of
 from wlr import log_reader
 from wlr.engine.calculator import connect
 from wlr.plan.stop import Stop
 from wlr.reading.change_feed import ChangeFeed, batches_of
 from wlr.reading.contents import tables_at
 from wlr.reading.place import named_table
-from wlr.reading.trace import forgets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,9 +160,7 @@ def _transactions(database: FarmDatabase, ticks: tuple[int, int]) -> list[Transa
 def _refuse_schema_changes(found: Sequence[Transaction], wanted: Name | None) -> None:
     for transaction in found:
         for record in transaction.records:
-            if not isinstance(record, Ddl) or not (
-                wanted is None or record.object == wanted or forgets(record, wanted)
-            ):
+            if not isinstance(record, Ddl) or not (wanted is None or any(wanted in t.both for t in tables_of(record))):
                 continue
             tick = transaction.tick
             raise UnsupportedError(

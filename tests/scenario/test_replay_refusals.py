@@ -14,7 +14,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
 from wlc.farm import paths
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, ReplayError
-from wlc.farm.model import Ddl, Name, Origin
+from wlc.farm.model import CreatedObject, DbObject, Ddl, Name, Origin
 from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
@@ -393,7 +393,10 @@ def test_schema_changes_of_all_sorts_pass(farm: HandmadeFarm, into: Path, statem
 def test_triggers_of_the_master_do_not_fire_again(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED, "CREATE TABLE log (a INTEGER)"])
     trigger = "CREATE TRIGGER tr AFTER INSERT ON t FOR EACH STATEMENT INSERT INTO log VALUES (1)"
-    farm.publish([Ddl("CREATE TRIGGER", Name("main", "tr"), trigger)], [Rows("t", rows(1)), Rows("log", ("1",))])
+    does = (CreatedObject(DbObject("TRIGGER", Name("main", "tr")), of=Name("main", "t")),)
+    farm.publish(
+        [Ddl("CREATE TRIGGER", Name("main", "tr"), trigger, does=does)], [Rows("t", rows(1)), Rows("log", ("1",))]
+    )
     wlr.replicate(farm.url, into=into)
     assert rows_of(into, "FROM log") == [(1,)]
 

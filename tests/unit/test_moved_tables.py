@@ -5,7 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from wlc.farm.model import Change, Ddl, Digest, Layout, Name, Record, Transaction
+from wlc.farm.model import (
+    AlteredObject,
+    Change,
+    CreatedObject,
+    DbObject,
+    Ddl,
+    Digest,
+    DroppedObject,
+    Layout,
+    Name,
+    Record,
+    RenamedObject,
+    Transaction,
+)
 from wlr.fold.tally import Held, Tally, Uncompared
 from wlr.moved_tables import EnteringTable, with_moved
 from wlr.plan.failure import StepError
@@ -13,14 +26,36 @@ from wlr.plan.patterns import exactly, matches
 from wlr.plan.step import Mark, Step
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-CREATED = Ddl("CREATE TABLE", Name("main", "daily"), "CREATE TABLE daily (a INTEGER)", layout=Layout(()))
+DAILY = Name("main", "daily")
+CREATED = Ddl(
+    "CREATE TABLE",
+    DAILY,
+    "CREATE TABLE daily (a INTEGER)",
+    layout=Layout(()),
+    does=(CreatedObject(DbObject("TABLE", DAILY)),),
+)
 
 
-def ddl(statement: str, name: str = "x") -> Ddl:
-    return Ddl(" ".join(statement.split()[:2]), Name("main", name), statement)
+def table(name: str, kind: str = "TABLE") -> DbObject:
+    return DbObject(kind, Name("main", name))
 
 
-def written(*records: Record | str, held: str = "") -> tuple[list[str], list[tuple[str, str, int]]]:
+def renamed(old: str, new: str, kind: str = "TABLE") -> Ddl:
+    does = (RenamedObject(table(old, kind), Name("main", new)),)
+    return Ddl(f"ALTER {kind}", Name("main", new), f"{old} becomes {new}", does=does)
+
+
+def dropped(name: str) -> Ddl:
+    does = (DroppedObject(table(name)),)
+    return Ddl("DROP TABLE", Name("main", name), f"{name} goes", does=does)
+
+
+def altered(name: str, *steps: tuple[str | None, str | None]) -> Ddl:
+    does = (AlteredObject(table(name), columns=steps),)
+    return Ddl("ALTER TABLE", Name("main", name), f"{name} is altered", does=does)
+
+
+def written(*records: Record, held: str = "") -> tuple[list[str], list[tuple[str, str, int]]]:
     """Return the statements and changes that are left, and what was restored from how many records."""
     asked: list[tuple[str, str, int]] = []
 
@@ -28,56 +63,67 @@ def written(*records: Record | str, held: str = "") -> tuple[list[str], list[tup
         asked.append((str(old), str(new), len(part.records)))
         return EnteringTable((CREATED,), None, Path())
 
-    listed = tuple(ddl(record) if isinstance(record, str) else record for record in records)
-    step = Step((Transaction(7, "ann", AT, AT, listed),), {}, (Mark(7, "h", 1, "", 7),), "sales")
+    step = Step((Transaction(7, "ann", AT, AT, records),), {}, (Mark(7, "h", 1, "", 7),), "sales")
     names = [name.encode() for name in held.split()]
     whole, _ = with_moved(step, ["main.daily"], lambda name: name.folded[1] in names, restore)
     return [r.statement if isinstance(r, Ddl) else str(r) for r in whole.transactions[0].records], asked
 
 
 @pytest.mark.parametrize(
-    "statement, held, left, restored",
+    "record, held, left, restored",
     [
-        ("ALTER TABLE tmp RENAME TO daily", "", [CREATED.statement], [("main.tmp", "main.daily", 1)]),
-        ("/* a */ alter table if exists sales.main.tmp RENAME to daily", "", [CREATED.statement], 1),
-        ('ALTER TABLE "Daily" RENAME TO "old"', "daily", ['DROP TABLE "main"."Daily"'], []),
-        ("ALTER TABLE a RENAME TO b", "daily", [], []),
-        ("ALTER TABLE a ADD COLUMN daily INTEGER", "daily", [], []),
-        ("ALTER TABLE a RENAME COLUMN x TO daily", "daily", [], []),
-        ("DROP TABLE a", "daily", [], []),
-        ("ALTER TABLE daily ADD COLUMN c INTEGER", "daily", ["ALTER TABLE daily ADD COLUMN c INTEGER"], []),
-        ("DROP TABLE daily", "daily", ["DROP TABLE daily"], []),
-        ("ALTER VIEW tmp RENAME TO daily", "", ["ALTER VIEW tmp RENAME TO daily"], []),
+        (renamed("tmp", "daily"), "", [CREATED.statement], [("main.tmp", "main.daily", 1)]),
+        (renamed("Daily", "old"), "daily", ['DROP TABLE "main"."Daily"'], []),
+        (renamed("a", "b"), "daily", [], []),
+        (altered("a", (None, "daily")), "daily", [], []),
+        (altered("a", ("x", "daily")), "daily", [], []),
+        (altered("a"), "daily", [], []),
+        (dropped("a"), "daily", [], []),
+        (altered("daily", (None, "c")), "daily", ["daily is altered"], []),
+        (dropped("daily"), "daily", ["daily goes"], []),
+        (renamed("tmp", "daily", "VIEW"), "", ["tmp becomes daily"], []),
         # A table that should be there, and is not, is an error of the replica's, which the engine reports.
-        ("DROP TABLE daily", "", ["DROP TABLE daily"], []),
+        (dropped("daily"), "", ["daily goes"], []),
+        # With a schema go tables that the replica has, and others.
+        (
+            Ddl("DROP SCHEMA", Name("s", "s"), "s goes", does=(*dropped("daily").does, *dropped("a").does)),
+            "daily",
+            ["s goes"],
+            [],
+        ),
     ],
 )
-def test_one_statement(statement: str, held: str, left: list[str], restored: object) -> None:
-    found, asked = written(statement, held=held)
-    assert found == left
-    assert (asked if isinstance(restored, list) else len(asked)) == restored
+def test_one_statement(record: Ddl, held: str, left: list[str], restored: list[tuple[str, str, int]]) -> None:
+    assert written(record, held=held) == (left, restored)
 
 
 def test_a_swap_back_and_forth_in_one_transaction() -> None:
-    rows = Change(Name("main", "daily"), "p", 1, 0)
+    rows = Change(DAILY, "p", 1, 0)
     found, asked = written(
-        "ALTER TABLE daily RENAME TO old",
-        "ALTER TABLE tmp RENAME TO daily",
+        renamed("daily", "old"),
+        renamed("tmp", "daily"),
         rows,
-        "ALTER TABLE daily RENAME TO tmp",
-        "ALTER TABLE old RENAME TO daily",
-        "DROP TABLE tmp",
+        renamed("daily", "tmp"),
+        renamed("old", "daily"),
+        dropped("tmp"),
         held="daily",
     )
-    dropped = 'DROP TABLE "main"."daily"'
-    assert found == [dropped, CREATED.statement, str(rows), dropped, CREATED.statement]
+    gone = 'DROP TABLE "main"."daily"'
+    assert found == [gone, CREATED.statement, str(rows), gone, CREATED.statement]
     assert asked == [("main.tmp", "main.daily", 2), ("main.old", "main.daily", 5)]
 
 
 def test_a_table_created_in_the_transaction_is_there() -> None:
-    found, asked = written(CREATED, "ALTER TABLE daily RENAME TO other")
+    found, asked = written(CREATED, renamed("daily", "other"))
     assert found == [CREATED.statement, 'DROP TABLE "main"."daily"']
     assert asked == []
+
+
+def test_a_table_that_goes_with_its_schema_is_there_no_more() -> None:
+    gone = Ddl("DROP SCHEMA", Name("s", "s"), "s goes", does=dropped("daily").does)
+    found, asked = written(gone, renamed("tmp", "daily"), held="daily")
+    assert found == ["s goes", CREATED.statement]
+    assert asked == [("main.tmp", "main.daily", 2)]
 
 
 def test_the_pattern_of_one_table() -> None:

@@ -218,6 +218,56 @@ def table_effects(ddl: Ddl) -> Iterator[DdlEffect]:
     return (effect for effect in ddl.does if effect.object.kind == "TABLE")
 
 
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """Names of a table before and after a statement, None where it was not or is not there.
+
+    One that is created may replace one of its name.
+    """
+
+    before: Name | None
+    after: Name | None
+    is_created: bool = False
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the table is there before and after, under different names."""
+        return None not in (self.before, self.after) and self.before != self.after
+
+    @property
+    def both(self) -> tuple[Name, ...]:
+        """The names that there are, without repetition."""
+        return tuple(dict.fromkeys(name for name in (self.before, self.after) if name is not None))
+
+
+def tables_of(ddl: Ddl) -> list[TableNames]:
+    """Return the tables that a statement creates, drops, renames or alters, its own object first."""
+    found: list[TableNames] = []
+    for effect in table_effects(ddl):
+        name = effect.object.name
+        known = next((names for names in found if names.after == name), TableNames(name, name))
+        match effect:
+            case CreatedObject(replaces=replaces):
+                now = TableNames(name if replaces else None, name, is_created=True)
+            case DroppedObject():
+                now = replace(known, after=None)
+            case RenamedObject(_, to):
+                now = replace(known, after=to)
+            case _:
+                now = known
+        if known in found:
+            found[found.index(known)] = now
+        else:
+            found.append(now)
+    return found
+
+
+def created_table(ddl: Ddl) -> Name | None:
+    """Return the table that a statement creates, None if it creates none."""
+    made = (effect.object.name for effect in table_effects(ddl) if isinstance(effect, CreatedObject))
+    return next(made, None)
+
+
 def column_names(layout: Layout) -> tuple[str, ...]:
     """Return the names of a table's columns, in their order."""
     return tuple(column.name for column in layout.columns)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.lexer import tokens, without_comments
-from wlc.dialect.duckdb.table_statement import about_table, referred
+from wlc.dialect.duckdb.lexer import tokens
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import AlteredObject, CreatedObject, Ddl, Reference, RenamedObject
+from wlc.farm.schema_fold import created_table, table_effects, tables_of
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from wlc.farm.model import Transaction
+    from wlc.farm.model import Name, Transaction
     from wlr.plan.step import Action
 
-_CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
 # These hold no rows, and may need tables that a replica of some tables lacks.
-_DERIVED = re.compile(
-    r"\s*(?:CREATE|ALTER|DROP|COMMENT\s+ON)\s+(?:OR\s+REPLACE\s+)?(?:RECURSIVE\s+)?(?:VIEW|MACRO|FUNCTION)\b",
-    re.IGNORECASE,
-)
+_DERIVED = frozenset({"VIEW", "MACRO", "FUNCTION"})
 
 
 def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
@@ -35,36 +30,29 @@ def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
 
 def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
     """Say whether a replica of some tables runs the statement: it ignores triggers and tables that it does not have."""
-    return not is_trigger(ddl) and (not _matches(_CREATED, ddl) or matches(ddl.object, patterns))
-
-
-def is_created(ddl: Ddl) -> bool:
-    """Say whether the statement creates a table."""
-    return _matches(_CREATED, ddl)
+    made = created_table(ddl)
+    return not _is_about_trigger(ddl) and (made is None or matches(made, patterns))
 
 
 def created_by(transaction: Transaction) -> Iterator[Name]:
     """Return the names that a transaction gives to tables."""
     for record in transaction.records:
-        if isinstance(record, Ddl):
-            if is_created(record):
-                yield record.object
-            elif (found := about_table(record)) and found.renamed:
-                yield found.renamed
+        for effect in table_effects(record) if isinstance(record, Ddl) else ():
+            if isinstance(effect, CreatedObject):
+                yield effect.object.name
+            elif isinstance(effect, RenamedObject):
+                yield effect.to
 
 
 def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> bool:
     """Say whether a replica of some tables may ignore a failure: of a view, or of a statement about other tables."""
-    if not patterns or _matches(_CREATED, ddl):
+    if not patterns or created_table(ddl) is not None:
         return False
-    if _matches(_DERIVED, ddl):
+    if {effect.object.kind for effect in ddl.does} <= _DERIVED:
         return True
-    words = {token.name.lower() for token in tokens(ddl.statement) if not token.is_string}
-    return not any(table.name.lower() in words for table in tables)
-
-
-def _matches(kind: re.Pattern[str], ddl: Ddl) -> bool:
-    return kind.match(without_comments(ddl.statement)) is not None
+    touched = {ddl.object.folded, *(name.folded for names in tables_of(ddl) for name in names.both)}
+    touched |= {effect.of.folded for effect in ddl.does if effect.of is not None}
+    return touched.isdisjoint(table.folded for table in tables)
 
 
 def named_in(ddl: Ddl, tables: Collection[Name]) -> list[Name]:
@@ -94,30 +82,33 @@ def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
 
 
 def schema_move(ddl: Ddl) -> tuple[Name, Name] | None:
-    """Read a PostgreSQL master's `ALTER TABLE … SET SCHEMA …`: the table's old and new name; None for anything else.
+    """Return the old and the new name of a table that a PostgreSQL master moved to another schema; None otherwise.
 
-    The master writes names in full. A DROP TABLE and a CREATE TABLE follow, for replicas that are no PostgreSQL.
+    A DROP TABLE and a CREATE TABLE follow, for replicas that are no PostgreSQL.
     """
-    if ddl.dialect != "postgres" or ddl.kind != "ALTER TABLE":
+    if ddl.dialect != "postgres":
         return None
-    words = [token.name for token in tokens(ddl.statement)]
-    if len(words) != 8 or [word.upper() for word in words[:2] + words[5:7]] != ["ALTER", "TABLE", "SET", "SCHEMA"]:
-        return None
-    return Name(words[2], words[4]), Name(words[7], words[4])
+    moves = ((e.object.name, e.to) for e in table_effects(ddl) if isinstance(e, RenamedObject))
+    return next(((old, new) for old, new in moves if old.schema != new.schema), None)
 
 
-def is_trigger(ddl: Ddl) -> bool:
+def _is_about_trigger(ddl: Ddl) -> bool:
     """Say whether the statement is about a trigger. The log holds what triggers changed on the master."""
-    words = [token.word for token in tokens(ddl.statement)[:5]]
-    return words[:1] in (["CREATE"], ["DROP"]) and "TRIGGER" in words
+    return any(effect.object.kind == "TRIGGER" for effect in ddl.does)
+
+
+def references(ddl: Ddl) -> Iterator[tuple[Name, Name]]:
+    """Yield the tables whose foreign keys a statement sets, each with one that it refers to."""
+    for effect in table_effects(ddl):
+        constraints = effect.constraints if isinstance(effect, CreatedObject | AlteredObject) else None
+        yield from ((effect.object.name, found.to) for found in constraints or () if isinstance(found, Reference))
 
 
 def unmet_reference(ddl: Ddl, patterns: Collection[str]) -> UnsupportedError | None:
     """Return why a table cannot be made in a replica of some tables, if a foreign key wants one that it leaves out."""
-    table = ddl.object
-    wanted = referred(ddl, table.schema) if is_created(ddl) else ()
-    missing = next((parent for parent in wanted if not matches(parent, patterns)), None)
-    if missing is None:
+    wanted = references(ddl) if created_table(ddl) else ()
+    table, missing = next(((table, to) for table, to in wanted if not matches(to, patterns)), (None, None))
+    if table is None:
         return None
     # A filtered table has no foreign keys.
     hint = f"Replicate it, too: --tables {missing}; or leave the foreign keys out: --where '{table}: true'"

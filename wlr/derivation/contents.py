@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.duckdb.parquet_sql import rows_of
-from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.sql import quote
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import ReplayError
 from wlc.farm.model import Change, Clear, CreatedObject, DbObject, Ddl, Name, Origin, TableFile, Transaction
 from wlc.farm.paths import data_path
+from wlc.farm.schema_fold import tables_of
 from wlc.farm.table_names import MAIN
-from wlr.ddl.relevance import is_created, schema_move
 from wlr.derivation.rows import write_passing
 from wlr.engine.state import ReplicaState
 from wlr.filtering import schema
@@ -194,35 +193,26 @@ class StepContent:
                 yield from self._concerned_ddl(record)
 
     def _concerned_ddl(self, ddl: Ddl) -> Iterator[Ddl]:
-        if ddl.kind == "DROP SCHEMA":
-            # What goes with it is not named one by one.
-            gone = ddl.object.name.lower()
-            yield from [schema.dropped(name) for name in self.digests if name.schema.lower() == gone]
-        elif names := schema_move(ddl) or schema.altered(ddl):
-            old, new = names
-            if self.choice.of(old) and not self.choice.of(new):
-                yield schema.dropped(self._known(old))
-            elif self.choice.of(new) and not schema_move(ddl):
+        # What PostgreSQL alone does is followed by the same for others.
+        for table in tables_of(ddl) if ddl.dialect != "postgres" else ():
+            before, after = (
+                name is not None and self.choice.of(name) is not None for name in (table.before, table.after)
+            )
+            if table.before and before and not after:
+                yield schema.dropped(table.before)
+            elif after and (table.is_created or schema.altered(ddl)):
                 yield ddl
-        else:
-            about = about_table(ddl)
-            table = ddl.object if is_created(ddl) else about.table if about else None
-            if table and self.choice.of(table):
-                yield ddl
-
-    def _known(self, table: Name) -> Name:
-        return next((name for name in self.digests if name.folded == table.folded), table)
 
     def _ddl(self, ddl: Ddl) -> Iterator[Record]:
         """Yield the statements for one that creates or drops a table; there are no others here."""
-        if is_created(ddl):
-            self.digests.pop(self._known(ddl.object), None)
-            self.digests[ddl.object] = EMPTY
-            yield from schema_of(ddl.object)
-            yield ddl
-        elif (about := about_table(ddl)) is not None and (name := self._known(about.table)) in self.digests:
-            del self.digests[name]
-            yield schema.dropped(name)
+        for table in tables_of(ddl):
+            if table.after is not None:
+                self.digests[table.after] = EMPTY
+                yield from schema_of(table.after)
+                yield ddl
+            elif table.before in self.digests:
+                del self.digests[table.before]
+                yield ddl
 
     def _folded(self, action: Fold, local: Mapping[str, Path]) -> Iterator[Record]:
         for change in action.changes:

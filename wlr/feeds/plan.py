@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.table_statement import about_table
-from wlc.farm.model import Change, Clear, Ddl
-from wlr.ddl.relevance import schema_move
+from wlc.farm.model import AlteredObject, Change, Clear, Ddl
+from wlc.farm.schema_fold import tables_of
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -68,26 +66,16 @@ def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item
             elif isinstance(record, Clear):
                 if record.removed and matches(record.table, tables):
                     yield Note(transaction, batch.history, record, record.table)
-            elif isinstance(record, Ddl) and (table := _table_of(record, tables)) is not None:
-                yield Note(transaction, batch.history, record, table)
+            elif isinstance(record, Ddl):
+                for table in _concerned(record, tables):
+                    yield Note(transaction, batch.history, record, table)
 
 
-def _table_of(ddl: Ddl, tables: Collection[str]) -> Name | None:
-    """Return the table of the feed that a statement makes, alters, renames or drops; None if there is none."""
-    if ddl.kind == "DROP SCHEMA":
-        # The tables in the schema have no records of their own.
-        return ddl.object if _may_hold(ddl.object.name, tables) else None
-    if moved := schema_move(ddl):
-        return next((name for name in moved if matches(name, tables)), None)
-    about = about_table(ddl)
-    if about is None and ddl.layout is None:
-        return None
-    names = [ddl.object, *((about.table,) if about else ())]
-    return next((name for name in names if matches(name, tables)), None)
-
-
-def _may_hold(schema: str, tables: Collection[str]) -> bool:
-    return not tables or any("." not in p or fnmatchcase(schema, p.partition(".")[0]) for p in tables)
+def _concerned(ddl: Ddl, tables: Collection[str]) -> Iterator[Name]:
+    """Yield the feed's tables that a statement creates, drops, renames or alters. A comment is none of the feed's."""
+    does = tuple(effect for effect in ddl.does if effect != AlteredObject(effect.object))
+    for names in tables_of(replace(ddl, does=does)):
+        yield from [name for name in reversed(names.both) if matches(name, tables)][:1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.lexer import tokens
-from wlc.dialect.duckdb.table_statement import about_table, named_at, referred
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
-from wlc.farm.model import CreatedObject, DbObject, Ddl, DroppedObject, Name
-from wlr.ddl.relevance import is_created, is_run
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject
+from wlc.farm.schema_fold import table_effects, tables_of
+from wlr.ddl.relevance import references
 
 if TYPE_CHECKING:
-    from wlc.farm.model import Layout
+    from wlc.farm.model import DdlEffect, Layout, Name
     from wlr.plan.row_filters import RowFilters, TableFilter
 
 
@@ -33,44 +33,36 @@ def dropped(table: Name) -> Ddl:
     return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", (table.schema,), does=does)
 
 
-def is_replacing(ddl: Ddl) -> bool:
-    """Say whether the statement that creates a table may replace one."""
-    return [token.word for token in tokens(ddl.statement)[:3]] == ["CREATE", "OR", "REPLACE"]
-
-
 def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
     """Return the filter of the table that an index, a comment or the like is about; None for other statements."""
-    listed = tokens(ddl.statement)
-    words = [token.word for token in listed]
-    if ddl.kind == "COMMENT" and words[2:3] in (["TABLE"], ["COLUMN"]):
-        return filters.of(ddl.object)
-    if words[:1] == ["CREATE"] and "INDEX" in words[1:3] and "ON" in words:
-        return filters.of(named_at(listed, words.index("ON") + 1, ddl.object.schema))
-    # What one engine alone has, such as a policy.
-    return filters.of(ddl.object) if not is_run(ddl, ()) and about_table(ddl) is None else None
+    if any(not _is_aside(effect) for effect in table_effects(ddl)):
+        return None
+    about = (effect.of or effect.object.name for effect in ddl.does if effect.of or effect.object.kind == "TABLE")
+    return next((found for table in about if (found := filters.of(table))), None)
 
 
 def altered(ddl: Ddl) -> tuple[Name, Name] | None:
-    """Return the names, before and after, of the table that ALTER TABLE is about; None for other statements."""
-    about = about_table(ddl)
-    if about is None or about.is_drop:
+    """Return the names, before and after, of the table that a statement alters; None for other statements."""
+    if all(map(_is_aside, table_effects(ddl))):
         return None
-    if about.renamed is not None:
-        return about.table, about.renamed
-    # PostgreSQL's statements can have more words before the name, such as ONLY.
-    table = ddl.object if ddl.kind == "ALTER TABLE" and not is_run(ddl, ()) else about.table
-    return table, table
+    table = tables_of(ddl)[0]
+    return None if table.is_created or table.before is None or table.after is None else (table.before, table.after)
+
+
+def _is_aside(effect: DdlEffect) -> bool:
+    """Say whether a statement changes something about a table that concerns no rows, such as who may read it."""
+    return effect == AlteredObject(effect.object)
 
 
 def concerns(ddl: Ddl, chosen: TableFilter) -> bool:
-    """Say whether ALTER TABLE may change what a filter lets pass: all that names no column of it does not."""
+    """Say whether ALTER TABLE may change what a filter lets pass: what is about none of its columns does not."""
     if not chosen.columns:
         return True
-    listed = tokens(ddl.statement)
-    if {token.word for token in listed} & {"CONSTRAINT", "KEY"}:
-        return True
     own = {*chosen.columns, *(mask.column for mask in chosen.masks), *(token.name for token in tokens(chosen.where))}
-    return not {name.lower() for name in own}.isdisjoint(token.name.lower() for token in listed)
+    folded = {name.lower() for name in own}
+    changes = [effect for effect in table_effects(ddl) if isinstance(effect, AlteredObject)]
+    names = {name.lower() for effect in changes for step in effect.columns for name in step if name}
+    return any(effect.key is not None for effect in changes) or not folded.isdisjoint(names)
 
 
 def refuse_references(ddl: Ddl, filters: RowFilters) -> None:
@@ -79,14 +71,8 @@ def refuse_references(ddl: Ddl, filters: RowFilters) -> None:
     Raises:
         InvalidError: The rows that it refers to may be left out.
     """
-    names = altered(ddl)
-    if not is_created(ddl) and names is None:
-        return
-    table = names[0] if names else ddl.object
-    if filters.of(table) is not None:
-        return
-    for parent in referred(ddl, table.schema):
-        if filters.of(parent) is not None:
+    for table, parent in references(ddl):
+        if filters.of(table) is None and filters.of(parent) is not None:
             raise InvalidError(
                 f"table {table} has a foreign key to {parent}, of which not all is replicated",
                 hint=f"Leave it out: --ignore {table}; or its foreign keys: --where '{table}: true'",

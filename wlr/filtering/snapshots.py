@@ -14,7 +14,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY
 from wlc.farm.model import Ddl, SnapshotTable
-from wlr.ddl.relevance import is_created
+from wlc.farm.schema_fold import created_table
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, key_of, masking, refuse_unfit
 from wlr.plan.step import LOCAL
@@ -108,8 +108,9 @@ class _Snapshot:
         """Return the statements that make the schema."""
         for ddl in told:
             schema.refuse_references(ddl, self.filters)
-            if is_created(ddl) and (chosen := self.filters.of(ddl.object)) and ddl.layout is not None:
-                yield schema.created(ddl.object, chosen.projected(ddl.layout))
+            made = created_table(ddl)
+            if made and (chosen := self.filters.of(made)) and ddl.layout is not None:
+                yield schema.created(made, chosen.projected(ddl.layout))
             elif schema.filtered_subject(ddl, self.filters) is None and not self._is_altered(ddl):
                 yield ddl
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.table_statement import about_table
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl, Digest, Name, TableFile
-from wlr.ddl.relevance import is_created, schema_move
+from wlc.farm.schema_fold import tables_of
+from wlr.ddl.relevance import schema_move
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, refuse_unfit, write_images
 from wlr.fold.data_check import refuse_other_images
@@ -142,9 +142,10 @@ class FilteredSteps:
 
     def _ddl(self, ddl: Ddl, following: tuple[Action, ...], tick: int) -> Iterator[Action]:
         schema.refuse_references(ddl, self.state.filters)
-        if is_created(ddl):
-            replaces = schema.is_replacing(ddl)
-            yield self._created(ddl, ddl.object, replaces=replaces) if self._of(ddl.object) else ddl
+        tables = tables_of(ddl)
+        made = next((table for table in tables if table.is_created), None)
+        if made is not None and made.after is not None:
+            yield self._created(ddl, made.after, replaces=made.before is not None) if self._of(made.after) else ddl
         elif move := schema_move(ddl):
             # A DROP TABLE and a CREATE TABLE follow.
             self._refuse_leaving(*move)
@@ -152,7 +153,7 @@ class FilteredSteps:
                 yield ddl
         elif names := schema.altered(ddl):
             yield from self._altered(ddl, *names, following, tick)
-        elif about_table(ddl) is not None or schema.filtered_subject(ddl, self.state.filters) is None:
+        elif schema.filtered_subject(ddl, self.state.filters) is None:
             yield ddl
 
     def _created(self, ddl: Ddl, table: Name, *, replaces: bool) -> Ddl:

@@ -13,14 +13,14 @@ from wlr.plan.step import Read, actions_of
 from wlr.plan.stop import Stop
 from wlr.reading.contents import refuse_broken, tables_at
 from wlr.reading.layouts import mapped_values
-from wlr.reading.trace import LogPart, Trace, edit_between, edited, forgets, renames
+from wlr.reading.trace import LogPart, Trace, column_steps, edited, forgets, renames
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Layout, Name, Transaction
+    from wlc.farm.model import Batch, ColumnStep, Layout, Name, Transaction
     from wlr.reading.trace import TableContents
 
 
@@ -65,11 +65,11 @@ class FeedPlan:
 
 
 class NewLayout(NamedTuple):
-    """A layout that a transaction gave the table: by altering it, or by making it anew."""
+    """A layout that a transaction gave the table, by altering columns; `steps` is None if it made the table anew."""
 
     tick: int
     layout: Layout
-    is_altered: bool
+    steps: tuple[ColumnStep, ...] | None
 
 
 def plan_feed(
@@ -106,7 +106,8 @@ def plan_feed(
                 elif forgets(record, table) and not (isinstance(record, Clear) and not record.removed):
                     ends.append(transaction.tick)
                 if isinstance(record, Ddl) and record.object == table and record.layout is not None:
-                    layouts.append(NewLayout(transaction.tick, record.layout, not forgets(record, table)))
+                    steps = None if forgets(record, table) else column_steps(record)
+                    layouts.append(NewLayout(transaction.tick, record.layout, steps))
     removed = _removed_rows(database, table, ends) if ends else []
     return FeedPlan(
         _whole(by_layout),
@@ -140,7 +141,7 @@ def refuse_other_columns(
         if lost and has_older:
             rows = [read.last for read, known in plan.by_layout if known <= number]
             rows += [removed.transaction.tick for removed in plan.removed]
-            raise _other_columns(table, new.tick, lost, first, has_own=new.is_altered and new.tick in rows)
+            raise _other_columns(table, new.tick, lost, first, has_own=new.steps is not None and new.tick in rows)
         old = new.layout
 
 
@@ -152,10 +153,10 @@ def _layout_before(database: FarmDatabase, table: Name, tick: int) -> Layout | N
 def _loses(wanted: str, old: Layout, new: NewLayout) -> bool:
     """Say whether a statement took a column away, or gave rows that lacked it something else than NULL."""
     had, has = _has(old, wanted), _has(new.layout, wanted)
-    if had or not has or not new.is_altered:
+    if had or not has or new.steps is None:
         return had and not has
-    is_added_empty = new.layout.shape[:-1] == old.shape and new.layout.stored[-1].default in (None, "NULL")
-    return not is_added_empty
+    added = [column for column in new.layout.stored if (None, column.name) in new.steps]
+    return not any(column.name.lower() == wanted.lower() and column.default in (None, "NULL") for column in added)
 
 
 def _has(layout: Layout, wanted: str) -> bool:
@@ -188,8 +189,8 @@ def _values(old: Layout, later: Sequence[NewLayout]) -> tuple[str, ...]:
     """
     values = stored_columns(old)
     for new in later:
-        edit = edit_between(old, new.layout) if new.is_altered else None
-        values = mapped_values(new.layout, old, values) if edit is None else edited(values, edit)
+        found = None if new.steps is None else edited(values, old, new.layout, new.steps)
+        values = mapped_values(new.layout, old, values) if found is None else found
         old = new.layout
     return values
 

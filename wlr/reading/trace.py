@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.fold import stored_columns
-from wlc.dialect.duckdb.table_statement import about_table
 from wlc.dialect.types import store_sql
 from wlc.farm.errors import CorruptError, UnsupportedError
-from wlc.farm.model import Clear, Ddl, Name
+from wlc.farm.model import AlteredObject, Clear, CreatedObject, Ddl, DroppedObject, RenamedObject
+from wlc.farm.schema_fold import table_effects
 
 if TYPE_CHECKING:
-    from wlc.farm.model import Column, DataFile, Layout, Manifest, Record
+    from collections.abc import Iterable, Iterator
+
+    from wlc.farm.model import Column, ColumnStep, DataFile, DdlEffect, Layout, Manifest, Name, Record
     from wlr.plan.step import Action, Read, TableChange
 
 _NUMBER, _STRING = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", r"'(?:[^']|'')*'"
@@ -26,8 +28,6 @@ _WORDS = r"[A-Za-z_]\w*(?: [A-Za-z_]\w*)*(?:\(\d+(?:, ?\d+)?\))?"
 _VALUE = rf"(?:NULL|true|false|{_NUMBER}|{_STRING})"
 # Default values come from the farm and go into SQL: nothing but a constant may pass.
 _CONSTANT = re.compile(rf"{_VALUE}|CAST\({_VALUE} AS {_WORDS}\)", re.IGNORECASE)
-# Statements that end tables; DROP SCHEMA ends those in the schema.
-_DROPS = ("DROP TABLE", "DROP SCHEMA")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,25 @@ def forgets(record: Record, table: Name) -> bool:
     """Say whether a record ends everything that the table held before."""
     if isinstance(record, Clear):
         return record.table == table
-    if not isinstance(record, Ddl):
-        return False
-    if record.kind == "DROP SCHEMA":
-        return record.object.name == table.schema
-    return record.object == table and (record.kind == "DROP TABLE" or _makes(record))
+    ends = (effect for effect in _effects(record) if isinstance(effect, CreatedObject | DroppedObject))
+    return any(effect.object.name == table for effect in ends)
 
 
 def renames(record: Record, table: Name) -> bool:
     """Say whether a record renames the table, or renames another table to its name."""
-    if not isinstance(record, Ddl) or (old := _old_name(record)) is None:
-        return False
-    return record.object == table or _same_name(old, table)
+    return any(table in (e.object.name, e.to) for e in _effects(record) if isinstance(e, RenamedObject))
+
+
+def column_steps(ddl: Ddl) -> tuple[ColumnStep, ...]:
+    """Return how a statement changes the columns of the table that it is about."""
+    steps = (e.columns for e in _effects(ddl) if isinstance(e, AlteredObject) and e.object.name == ddl.object)
+    return next(steps, ())
+
+
+def _effects(record: Record) -> Iterator[DdlEffect]:
+    """Yield what a record does to tables. What PostgreSQL alone does is not about rows that the log lists."""
+    if isinstance(record, Ddl) and record.dialect != "postgres":
+        yield from table_effects(record)
 
 
 @dataclass(slots=True)
@@ -119,33 +126,18 @@ class Trace:
         return self.tables[table]
 
     def _follow_ddl(self, ddl: Ddl, tick: int) -> None:
-        if ddl.kind in _DROPS:
-            for table in [table for table in self.tables if forgets(ddl, table)]:
-                del self.tables[table]
-        elif ddl.layout is None:
-            return
-        elif _makes(ddl):
-            self.tables[ddl.object] = _empty(ddl.layout)
-        else:
-            old = _old_name(ddl) or ddl.object
-            there = next((n for n in self.tables if n == old or _same_name(n, old)), None)
-            if there is None:
-                raise CorruptError(f"transaction {tick} alters table {ddl.object}, which does not exist")
-            self.tables[ddl.object] = _altered(self.tables.pop(there), ddl.layout, tick)
-
-
-def _makes(ddl: Ddl) -> bool:
-    return ddl.kind.startswith("CREATE") and ddl.layout is not None
-
-
-def _old_name(ddl: Ddl) -> Name | None:
-    """Return the name that a table had before a statement that renames it; None for any other statement."""
-    about = about_table(ddl) if ddl.layout is not None else None
-    return about.table if about is not None and about.renamed is not None else None
-
-
-def _same_name(one: Name, other: Name) -> bool:
-    return one.schema == other.schema and one.name.lower() == other.name.lower()
+        for effect in _effects(ddl):
+            name = effect.object.name
+            match effect:
+                case DroppedObject():
+                    self.tables.pop(name, None)
+                case CreatedObject() if ddl.layout is not None:
+                    self.tables[name] = _empty(ddl.layout)
+                case RenamedObject(_, to):
+                    self.tables[to] = self._find(name, tick)
+                    del self.tables[name]
+                case AlteredObject(columns=steps) if ddl.layout is not None:
+                    self.tables[name] = _altered(self._find(name, tick), ddl.layout, steps, tick)
 
 
 def _empty(layout: Layout) -> TableContents:
@@ -170,44 +162,47 @@ def _changed(contents: TableContents, change: TableChange) -> TableContents:
     return replace(contents, parts=tuple(parts.values()), added=added, removed=removed, was=was)
 
 
-def _altered(contents: TableContents, layout: Layout, tick: int) -> TableContents:
+def _altered(contents: TableContents, layout: Layout, steps: Iterable[ColumnStep], tick: int) -> TableContents:
     if not contents.files and not contents.parts:
         return _empty(layout)
-    old, new = contents.layout, layout
-    edit = edit_between(old, new)
-    if edit is None or contents.broken is not None:
+    old = contents.layout
+    is_plain = edited(stored_columns(old), old, layout, steps) is not None
+    if not is_plain or contents.broken is not None:
         # The same transaction may write all rows again, which mends this.
         was = old if contents.broken is None else contents.was
         return replace(contents, layout=layout, broken=contents.broken or tick, was=was, has_key=False)
-    has_key = contents.has_key and old.key_places == new.key_places and len(old.stored) <= len(new.stored)
-    parts = tuple(replace(part, values=edited(part.values, edit)) for part in contents.parts)
-    values = edited(contents.values, edit) if contents.values else ()
+
+    def after(values: tuple[str, ...]) -> tuple[str, ...]:
+        return edited(values, old, layout, steps) or ()
+
+    has_key = contents.has_key and old.key_places == layout.key_places and len(old.stored) <= len(layout.stored)
+    parts = tuple(replace(part, values=after(part.values)) for part in contents.parts)
+    values = after(contents.values) if contents.values else ()
     return replace(contents, layout=layout, parts=parts, values=values, has_key=has_key)
 
 
-# A change to a list of values: the place of the value to drop or None, and the value to append or "".
-Edit = tuple[int | None, str]
+def edited(values: Iterable[str], old: Layout, new: Layout, steps: Iterable[ColumnStep]) -> tuple[str, ...] | None:
+    """Return the SQL of a row's values after a schema change; None if only an engine can tell them.
 
-
-def edited(values: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
-    """Return the values of a row after a schema change."""
-    dropped, appended = edit
-    kept = values if dropped is None else values[:dropped] + values[dropped + 1 :]
-    return (*kept, appended) if appended else kept
-
-
-def edit_between(old: Layout, new: Layout) -> Edit | None:
-    """Return what turns values of the old layout into those of the new one; None if no simple change does."""
-    before, after = old.shape, new.shape
-    if len(before) == len(after):
-        renamed = [place for place, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-        kept = all(before[place][1] == after[place][1] for place in renamed)
-        return (None, "") if len(renamed) <= 1 and kept else None
-    if after[:-1] == before:
-        constant = _constant(new.stored[-1])
-        return None if constant is None else (None, constant)
-    dropped = next((n for n, pair in enumerate(before) if pair not in after), 0)
-    return (dropped, "") if before[:dropped] + before[dropped + 1 :] == after else None
+    Args:
+        values: SQL of the values of the stored columns before it.
+        old: The layout before it.
+        new: The layout after it.
+        steps: How it changes the columns.
+    """
+    columns = {name: (kind, value) for (name, kind), value in zip(old.shape, values, strict=True)}
+    made = {column.name: column for column in new.stored}
+    for before, after in steps:
+        if before is None and after in made:
+            if (constant := _constant(made[after])) is None:
+                return None
+            columns[after] = (made[after].type, constant)
+        elif before is not None and after is None:
+            columns.pop(before, None)
+        elif before is not None and after is not None:
+            columns = {after if name == before else name: column for name, column in columns.items()}
+    is_like_new = [(name, kind) for name, (kind, _) in columns.items()] == [*new.shape]
+    return tuple(value for _, value in columns.values()) if is_like_new else None
 
 
 def _constant(column: Column) -> str | None:
