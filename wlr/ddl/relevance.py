@@ -48,7 +48,7 @@ def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> b
     """Say whether a replica of some tables may ignore a failure: of a view, or of a statement about other tables."""
     if not patterns or created_table(ddl) is not None:
         return False
-    if {effect.object.kind for effect in ddl.does} <= _DERIVED:
+    if ddl.does and all(effect.object.kind in _DERIVED for effect in ddl.does):
         return True
     touched = {ddl.object.folded, *(name.folded for names in tables_of(ddl) for name in names.both)}
     touched |= {effect.of.folded for effect in ddl.does if effect.of is not None}
