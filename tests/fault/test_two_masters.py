@@ -267,6 +267,7 @@ def test_a_master_and_its_farm_are_moved_together(tmp_path: Path):
     assert published_contents(str(farm)) == file_contents(moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_captured", [True, False], ids=["wlc.connect", "DuckDB alone"])
 def test_an_export_of_a_master_is_restored_into_it(source: Path, farm: str, tmp_path: Path, is_captured: bool):
     exported = tmp_path / "exported"
@@ -457,6 +458,7 @@ def test_stopped_copies_do_not_both_become_master_again(source: Path, farm: str)
     assert published_contents(farm, "other") == file_contents(copy)
 
 
+@pytest.mark.slow
 def test_stopped_master_moves_to_another_farm(source: Path, farm: str):
     wlc.stop(source)
     wlc.master(source, farm=farm + " 2")

@@ -17,6 +17,8 @@ from wlc.farm.errors import UnsupportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = [
     "id INTEGER PRIMARY KEY, a VARCHAR, b DOUBLE",
     "id INTEGER, a VARCHAR, b DOUBLE",

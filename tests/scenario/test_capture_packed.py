@@ -234,6 +234,7 @@ def test_a_missing_piece_is_noticed_and_nothing_is_published(waiting: Path) -> N
     assert open_database(str(waiting.parent / "farm" / "sales")).batch_numbers() == [1]
 
 
+@pytest.mark.slow
 def test_a_master_that_becomes_a_site_has_images_again(waiting: Path) -> None:
     fill(waiting, "UPDATE keyed SET l = NULL WHERE id = 3")
     with attached(waiting) as connection:

@@ -382,6 +382,7 @@ def test_a_new_history_begins_with_the_newest_snapshot(tmp_path: Path) -> None:
     assert wlr.derive(farm.url, "d").batches == 0
 
 
+@pytest.mark.slow
 def test_a_first_database_that_began_a_new_history_is_derived_anew(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -552,6 +552,7 @@ def test_pruning_waits_for_a_feed(tmp_path: Path):
     assert shop.database.batch_numbers() == [3]
 
 
+@pytest.mark.slow
 def test_pruning_does_not_wait_for_a_feed_that_cannot_go_on(tmp_path: Path):
     shop = made(tmp_path)
     shop.write("CREATE TABLE t (id INTEGER)")

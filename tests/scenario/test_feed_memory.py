@@ -20,6 +20,8 @@ from wlr.feeds.state import FeedState
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 FEED = """
 import sys
 from pathlib import Path

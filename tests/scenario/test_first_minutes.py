@@ -190,6 +190,7 @@ def test_paths_that_duckdb_cannot_write_to(farm: Path, capsys, name: str) -> Non
     assert list((farm / name).iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copy", ["copy.duckdb", "lake"])
 def test_a_path_with_letters_that_urls_and_patterns_use(farm: Path, copy: str) -> None:
     folder = farm / "a%41 #[1]*it's"

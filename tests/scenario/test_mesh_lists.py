@@ -98,6 +98,7 @@ def test_spock_025_a_row_that_changes_twice_in_one_transaction_is_no_conflict(fo
     assert {site: len(wlc.exceptions(four.file(site))) for site in NAMES} == before
 
 
+@pytest.mark.slow
 def test_spock_016_progress_after_a_crash(four: Sites) -> None:
     """A site that dies between what it takes and what it tells goes on behind it."""
     four.exchange()

@@ -162,6 +162,7 @@ def test_types(tmp_path: Path) -> None:
     assert [row[name] for name in names] == list(columns.values())
 
 
+@pytest.mark.slow
 def test_going_back_and_making_anew_continue_the_log(farm: HandmadeFarm, lake: Path) -> None:
     farm.publish([Rows("t", ("3, 'c'",), ("1, 'a'",))])
     farm.publish(["ALTER TABLE t ADD COLUMN n INTEGER"])

@@ -477,6 +477,7 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
     assert is_settled([manifest], at[relay / "wlc.config"])
 
 
+@pytest.mark.slow
 def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     shop.write("CREATE TABLE u AS SELECT range AS i FROM range(10)")
     wlc.snapshot(shop.source)

@@ -251,6 +251,7 @@ DIRECT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", DIRECT)
 def test_replicated_tables_are_guarded(farm: HandmadeFarm, into: Path, statement: str) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])

@@ -142,6 +142,7 @@ def test_a_snapshot_is_due_when_the_newest_is_old_and_something_was_published_si
     assert not is_due(None, 5, None, None, now)
 
 
+@pytest.mark.slow
 def test_whoever_publishes_takes_the_snapshot_that_is_due_and_nobody_else_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +244,7 @@ def test_following_ends_when_what_was_asked_for_is_there(
     assert wlr.tick(copy) == 5
 
 
+@pytest.mark.slow
 def test_a_tag_that_is_made_while_a_prune_deletes_is_refused_or_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

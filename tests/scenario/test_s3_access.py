@@ -137,6 +137,7 @@ REDIRECT = b"<Error><Code>PermanentRedirect</Code><Message>elsewhere</Message></
 MALFORMED = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [(301, {"x-amz-bucket-region": "eu-west-1"}, REDIRECT), (400, {}, MALFORMED)],

@@ -158,6 +158,7 @@ def test_no_credentials(
     assert not (tmp_path / "replica.duckdb").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there(
     source: Path,
     s3_url: str,

@@ -248,6 +248,7 @@ def test_there_must_be_room_for_the_copy_and_nothing_is_left_of_it(two: Sites) -
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_a_restored_site_takes_its_past_back_in_the_copy_and_begins_no_history_there(two: Sites) -> None:
     file = two.file("rome")
     backup = file.read_bytes()
@@ -267,6 +268,7 @@ def test_a_restored_site_takes_its_past_back_in_the_copy_and_begins_no_history_t
     assert [each.transactions for each in wlc.take(file, dry_run=True)] == [1]
 
 
+@pytest.mark.slow
 def test_a_successor_takes_over_first_and_a_former_primary_begins_a_history_first(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     sites.found(SCHEMA)

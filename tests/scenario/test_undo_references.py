@@ -22,6 +22,8 @@ from wlc.farm.errors import ChangedSinceError, InvalidError, UnavailableError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # Rows by table and key, and those of table b, which has no key.
 State = dict[str, Any]
 TABLES = (

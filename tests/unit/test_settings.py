@@ -207,6 +207,7 @@ def test_a_session_has_its_settings_as_before_and_inherits_what_it_inherited(nam
         assert value(connection) == (OTHER[name] if scope == "SESSION" else MEANING[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["SESSION", "GLOBAL"])
 @pytest.mark.parametrize("name", ["default_collation", "error_on_division_by_zero", "ieee_floating_point_ops"])
 def test_a_captured_insert_leaves_the_settings_of_the_session(tmp_path: Path, name: str, scope: str) -> None:
