@@ -14,7 +14,7 @@ from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.model import WEIGHT, Change, DbObject, Ddl, DroppedObject, Name, TableFile
-from wlc.farm.schema_fold import tables_of
+from wlc.farm.schema_fold import table_names
 from wlr.ddl.relevance import schema_move
 from wlr.plan.patterns import matches
 from wlr.plan.step import LOCAL
@@ -79,7 +79,7 @@ def with_moved(
         record = schemas.rewritten(told, is_held, patterns)
         if record is None:
             continue
-        tables = tables_of(record) if isinstance(record, Ddl) and not schema_move(record) else []
+        tables = table_names(record) if isinstance(record, Ddl) and not schema_move(record) else []
         about = next((table for table in tables if isinstance(record, Ddl) and record.object in table.both), None)
         if not isinstance(record, Ddl) or about is None or about.before is None:
             records.append(record)
@@ -126,7 +126,7 @@ class _SchemaMoves:
             elif matches(new, patterns):
                 self.entering.add(new.folded)
             return None
-        for table in tables_of(record):
+        for table in table_names(record):
             if table.is_created and table.after and table.after.folded in self.entering:
                 self.entering.remove(table.after.folded)
                 return replace(record, original=None)

@@ -171,3 +171,10 @@ def test_rows_have_the_values_that_schema_changes_gave_them(tmp_path: Path) -> N
         counts = Counter(row[0] for row in expected)
         counted = TableDifference("main.t", counts["added"], counts["removed"], counts["changed to"])
         assert wlr.diff(farm, first, last) == ([counted] if expected else []), (first, last)
+
+
+def test_tables_that_went_with_their_schema_are_removed(tmp_path: Path) -> None:
+    with new_master(tmp_path / "sales.duckdb") as connection:
+        for statement in ("CREATE SCHEMA s", "CREATE TABLE s.t AS SELECT 1 AS i", "DROP SCHEMA s CASCADE"):
+            connection.execute(statement)
+    assert wlr.diff(tmp_path / "sales.duckdb", 2, 3) == [TableDifference("s.t", 0, 1, None)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -17,14 +18,20 @@ from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm import digest
 from wlc.farm.model import (
+    AlteredObject,
     Change,
     Clear,
     Column,
+    CreatedObject,
+    DbObject,
     Ddl,
+    DdlEffect,
     Digest,
+    DroppedObject,
     Layout,
     Name,
     Record,
+    RenamedObject,
     RowsRead,
     RowsRefreshed,
     Transaction,
@@ -32,7 +39,8 @@ from wlc.farm.model import (
 )
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
-T, U = Name("main", "t"), Name("main", "u")
+T, U, V = (Name("main", name) for name in "tuv")
+TABLE = DbObject("TABLE", T)
 
 VALUES = {
     "BOOLEAN": "true, false",
@@ -237,8 +245,11 @@ def test_ledger_forgets_images_before_a_clear_and_knows_the_table_again() -> Non
 
 def test_ledger_says_nothing_of_tables_it_does_not_know() -> None:
     ledger = _ledger(t=1)
-    ledger.follow([_transaction(1, Change(U, "f", 1, 0)), _transaction(2, Ddl("ALTER TABLE", T, "ALTER TABLE t …"))])
+    ledger.follow(
+        [_transaction(1, Change(U, "f", 1, 0)), _transaction(2, _ddl(T, AlteredObject(TABLE, columns=((None, "c"),))))]
+    )
     assert ledger.changed() == {}
+    assert ledger.unknown() == {T, U}
 
 
 def test_rows_that_were_read_or_refreshed_change_no_digest() -> None:
@@ -258,19 +269,25 @@ def test_images_of_weight_0_change_no_sum() -> None:
         assert digest_sql.sum_images(connection, layout, rows) == digest_sql.sum_images(connection, layout, without)
 
 
+def _ddl(name: Name, *does: DdlEffect, **more: Any) -> Ddl:
+    return Ddl("…", name, "…", does=does, **more)
+
+
 def test_ledger_follows_schema_changes() -> None:
-    ledger = _ledger(t=7)
-    ledger.follow(
-        [
-            _transaction(
-                1,
-                Ddl("CREATE TABLE", U, "CREATE TABLE u …", layout=Layout((Column("a", "INTEGER"),))),
-                Change(U, "f", 2, 0),
-            )
-        ]
-    )
-    ledger.follow([_transaction(2, Ddl("ALTER TABLE", T, "ALTER TABLE t …", digest=Digest(7, 99)))])
+    ledger, other = _ledger(t=7), DbObject("TABLE", U)
+    created = _ddl(U, CreatedObject(other), layout=Layout((Column("a", "INTEGER"),)))
+    ledger.follow([_transaction(1, created, Change(U, "f", 2, 0))])
+    added = _ddl(T, AlteredObject(TABLE, columns=((None, "c"),)), digest=Digest(7, 99))
+    ledger.follow([_transaction(2, added, _ddl(T, AlteredObject(TABLE)))])
     ledger.follow([_transaction(3, Change(T, "ff", 1, 0))])
     assert ledger.changed() == {T: Digest(8, 105), U: Digest(2, 1)}
-    ledger.follow([_transaction(4, Ddl("DROP TABLE", U, "DROP TABLE u"))])
-    assert ledger.changed() == {T: Digest(8, 105)}
+    renamed = _transaction(4, _ddl(V, RenamedObject(other, V)), Change(V, "g", 1, 0))
+    ledger.follow([renamed])
+    assert ledger.changed() == {T: Digest(8, 105), V: Digest(3, 5)}
+    assert digest.touched([renamed]) == {U, V}
+    gone = _transaction(
+        5, _ddl(Name("s", "s"), DroppedObject(TABLE), DroppedObject(DbObject("SCHEMA", Name("s", "s"))))
+    )
+    ledger.follow([gone])
+    assert ledger.all() == {V: Digest(3, 5)}
+    assert digest.touched([gone]) == {T}

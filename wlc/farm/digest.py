@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wlc.farm.log_columns import PlainRun, parts_of
-from wlc.farm.model import Change, Clear, Ddl, Digest, Name, Transaction
+from wlc.farm.model import (
+    AlteredObject,
+    Change,
+    Clear,
+    CreatedObject,
+    Ddl,
+    Digest,
+    DroppedObject,
+    Name,
+    RenamedObject,
+    Transaction,
+)
+from wlc.farm.schema_fold import table_effects, table_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -82,14 +94,20 @@ class Ledger:
 
     def alter(self, ddl: Ddl) -> None:
         """Take in a schema change."""
+        for effect in table_effects(ddl):
+            name = effect.object.name
+            match effect:
+                case CreatedObject() if ddl.layout is not None:
+                    self.set(name, EMPTY)
+                case DroppedObject():
+                    self.drop(name)
+                case RenamedObject(_, to):
+                    self._tables[to] = self._tables.pop(name, _Content(None))
+                    self._changed = self._changed - {name} | {to}
+                case AlteredObject(columns=steps) if steps:
+                    self.set(name, None)
         if ddl.digest is not None:
             self.set(ddl.object, ddl.digest)
-        elif ddl.kind == "CREATE TABLE" and ddl.layout is not None:
-            self.set(ddl.object, EMPTY)
-        elif ddl.kind == "DROP TABLE":
-            self.drop(ddl.object)
-        elif ddl.kind == "ALTER TABLE":
-            self.set(ddl.object, None)
 
     def set(self, table: Name, digest: Digest | None) -> None:
         """Say what a table holds now; None where that is unknown."""
@@ -142,7 +160,7 @@ def differing(held: Mapping[Name, Digest], expected: Mapping[Name, Digest]) -> l
 
 
 def touched(transactions: Iterable[Transaction]) -> set[Name]:
-    """Return the tables, and other objects, that transactions changed."""
+    """Return the tables that transactions changed, under all names that they had."""
     found: set[Name] = set()
     for part in parts_of(transactions):
         found |= part.tables if isinstance(part, PlainRun) else set(_objects_of(part))
@@ -153,6 +171,6 @@ def _objects_of(transactions: Iterable[Transaction]) -> Iterator[Name]:
     for transaction in transactions:
         for record in transaction.records:
             if isinstance(record, Ddl):
-                yield record.object
+                yield from (name for table in table_names(record) for name in table.both)
             elif isinstance(record, Change | Clear):
                 yield record.table

@@ -240,7 +240,7 @@ class TableNames:
         return tuple(dict.fromkeys(name for name in (self.before, self.after) if name is not None))
 
 
-def tables_of(ddl: Ddl) -> list[TableNames]:
+def table_names(ddl: Ddl) -> list[TableNames]:
     """Return the tables that a statement creates, drops, renames or alters, its own object first."""
     found: list[TableNames] = []
     for effect in table_effects(ddl):

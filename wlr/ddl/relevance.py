@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import AlteredObject, CreatedObject, Ddl, Reference, RenamedObject
-from wlc.farm.schema_fold import created_table, table_effects, tables_of
+from wlc.farm.schema_fold import created_table, table_effects, table_names
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> b
         return False
     if ddl.does and all(effect.object.kind in _DERIVED for effect in ddl.does):
         return True
-    touched = {ddl.object.folded, *(name.folded for names in tables_of(ddl) for name in names.both)}
+    touched = {ddl.object.folded, *(name.folded for names in table_names(ddl) for name in names.both)}
     touched |= {effect.of.folded for effect in ddl.does if effect.of is not None}
     return touched.isdisjoint(table.folded for table in tables)
 

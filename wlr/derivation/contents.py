@@ -15,7 +15,7 @@ from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import ReplayError
 from wlc.farm.model import Change, Clear, CreatedObject, DbObject, Ddl, Name, Origin, TableFile, Transaction
 from wlc.farm.paths import data_path
-from wlc.farm.schema_fold import tables_of
+from wlc.farm.schema_fold import table_names
 from wlc.farm.table_names import MAIN
 from wlr.derivation.rows import write_passing
 from wlr.engine.state import ReplicaState
@@ -194,7 +194,7 @@ class StepContent:
 
     def _concerned_ddl(self, ddl: Ddl) -> Iterator[Ddl]:
         # What PostgreSQL alone does is followed by the same for others.
-        for table in tables_of(ddl) if ddl.dialect != "postgres" else ():
+        for table in table_names(ddl) if ddl.dialect != "postgres" else ():
             before, after = (
                 name is not None and self.choice.of(name) is not None for name in (table.before, table.after)
             )
@@ -205,7 +205,7 @@ class StepContent:
 
     def _ddl(self, ddl: Ddl) -> Iterator[Record]:
         """Yield the statements for one that creates or drops a table; there are no others here."""
-        for table in tables_of(ddl):
+        for table in table_names(ddl):
             if table.after is not None:
                 self.digests[table.after] = EMPTY
                 yield from schema_of(table.after)

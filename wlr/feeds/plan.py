@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.model import AlteredObject, Change, Clear, Ddl
-from wlc.farm.schema_fold import tables_of
+from wlc.farm.schema_fold import table_names
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item
 def _concerned(ddl: Ddl, tables: Collection[str]) -> Iterator[Name]:
     """Yield the feed's tables that a statement creates, drops, renames or alters. A comment is none of the feed's."""
     does = tuple(effect for effect in ddl.does if effect != AlteredObject(effect.object))
-    for names in tables_of(replace(ddl, does=does)):
+    for names in table_names(replace(ddl, does=does)):
         yield from [name for name in reversed(names.both) if matches(name, tables)][:1]
 
 

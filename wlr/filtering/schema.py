@@ -8,7 +8,7 @@ from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject
-from wlc.farm.schema_fold import table_effects, tables_of
+from wlc.farm.schema_fold import table_effects, table_names
 from wlr.ddl.relevance import references
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def altered(ddl: Ddl) -> tuple[Name, Name] | None:
     """Return the names, before and after, of the table that a statement alters; None for other statements."""
     if all(map(_is_aside, table_effects(ddl))):
         return None
-    table = tables_of(ddl)[0]
+    table = table_names(ddl)[0]
     return None if table.is_created or table.before is None or table.after is None else (table.before, table.after)
 
 

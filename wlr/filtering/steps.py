@@ -10,7 +10,7 @@ from wlc.dialect.duckdb import fold
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl, Digest, Name, TableFile
-from wlc.farm.schema_fold import tables_of
+from wlc.farm.schema_fold import table_names
 from wlr.ddl.relevance import schema_move
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, refuse_unfit, write_images
@@ -142,7 +142,7 @@ class FilteredSteps:
 
     def _ddl(self, ddl: Ddl, following: tuple[Action, ...], tick: int) -> Iterator[Action]:
         schema.refuse_references(ddl, self.state.filters)
-        tables = tables_of(ddl)
+        tables = table_names(ddl)
         made = next((table for table in tables if table.is_created), None)
         if made is not None and made.after is not None:
             yield self._created(ddl, made.after, replaces=made.before is not None) if self._of(made.after) else ddl

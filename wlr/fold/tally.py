@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import Digest
+from wlc.farm.model import AlteredObject, CreatedObject, Digest, DroppedObject, RenamedObject
+from wlc.farm.schema_fold import table_effects
 from wlr.fold.unfit_changes import absent
 from wlr.plan.patterns import matches
 
@@ -62,16 +63,19 @@ class Tally:
 
     def alter(self, ddl: Ddl) -> None:
         """Take in a schema change."""
-        if ddl.kind == "CREATE TABLE" and ddl.layout is not None:
-            self._found[ddl.object] = EMPTY
-        elif ddl.kind == "DROP TABLE":
-            self._found.pop(ddl.object, None)
-        elif self._is_accepted(ddl.object):
-            return
-        elif ddl.digest is not None:
+        for effect in table_effects(ddl):
+            name = effect.object.name
+            match effect:
+                case CreatedObject() if ddl.layout is not None:
+                    self._found[name] = EMPTY
+                case DroppedObject():
+                    self._found.pop(name, None)
+                case RenamedObject(_, to) if name in self._found:
+                    self._found[to] = self._found.pop(name)
+                case AlteredObject(columns=steps) if steps and not self._is_accepted(name):
+                    self._found.pop(name, None)
+        if ddl.digest is not None and not self._is_accepted(ddl.object):
             self._found[ddl.object] = ddl.digest
-        elif ddl.kind == "ALTER TABLE":
-            self._found.pop(ddl.object, None)
 
     def settle(self, step: Step, present: Container[Name], patterns: Collection[str] = ()) -> dict[Name, Held]:
         """Return what the replicated tables hold after a step.

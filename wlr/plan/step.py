@@ -10,6 +10,7 @@ from wlc.farm.digest import touched
 from wlc.farm.errors import CorruptError
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
+from wlc.farm.schema_fold import table_names
 from wlr.plan.contained_transactions import Contained, having_applied
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ class Step:
             for record in transaction.records if transaction.tick in self.skipped else ():
                 if isinstance(record, Change | Clear):
                     found[record.table] = True
-                elif isinstance(record, Ddl) and record.kind.endswith(" TABLE"):
-                    found[record.object] = record.layout is not None
+                elif isinstance(record, Ddl):
+                    found |= {name: name == table.after for table in table_names(record) for name in table.both}
         return found
 
     def contained(self, before: Contained) -> Contained:

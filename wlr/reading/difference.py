@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql
+from wlc.farm import digest
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.model import WEIGHT, Change, Clear, Ddl, file_column
+from wlc.farm.model import WEIGHT, file_column
 from wlr import log_reader
 from wlr.engine.calculator import connect
 from wlr.plan.stop import Stop
@@ -154,16 +155,8 @@ def _checked(database: FarmDatabase, first: int, last: int) -> tuple[int, int]:
 
 def _touched(database: FarmDatabase, low: int, high: int) -> set[Name]:
     """Return the tables that transactions after a tick, up to another one, changed, made or dropped."""
-    found: set[Name] = set()
-    for batch, _ in batches_of(database, low + 1, high):
-        for transaction in batch.transactions:
-            if low < transaction.tick <= high:
-                for record in transaction.records:
-                    if isinstance(record, Change | Clear):
-                        found.add(record.table)
-                    elif isinstance(record, Ddl):
-                        found.add(record.object)
-    return found
+    batches = (batch for batch, _ in batches_of(database, low + 1, high))
+    return digest.touched(t for batch in batches for t in batch.transactions if low < t.tick <= high)
 
 
 def _rows_held(contents: TableContents) -> int:

@@ -32,7 +32,6 @@ from wlc.farm.model import (
     CreatedObject,
     Ddl,
     Digest,
-    DroppedObject,
     Layout,
     Name,
     Record,
@@ -43,7 +42,7 @@ from wlc.farm.model import (
     Transaction,
     file_column,
 )
-from wlc.farm.schema_fold import table_effects
+from wlc.farm.schema_fold import table_effects, table_names
 from wlc.masters.contract import BatchContent
 from wlc.masters.state import changes
 
@@ -479,17 +478,9 @@ def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger
 
 def _ddl(ddl: Ddl, ledger: Ledger) -> Ddl:
     """A schema change, with what an altered table holds after it."""
-    effects = [*table_effects(ddl)]
-    for effect in effects:
-        if isinstance(effect, RenamedObject):
-            ledger.set(effect.to, ledger.digest(effect.object.name))
-        if isinstance(effect, RenamedObject | DroppedObject):
-            ledger.drop(effect.object.name)
-        if isinstance(effect, CreatedObject):
-            ledger.set(effect.object.name, digest.EMPTY)
-    creates = any(isinstance(effect, CreatedObject) for effect in effects)
-    if ddl.digest is None and ddl.layout is not None and not creates:
-        ddl = replace(ddl, digest=ledger.digest(ddl.object))
+    table = next((table for table in table_names(ddl) if table.after == ddl.object), None)
+    if ddl.digest is None and ddl.layout is not None and table is not None and not table.is_created and table.before:
+        ddl = replace(ddl, digest=ledger.digest(table.before))
     ledger.alter(ddl)
     return ddl
 

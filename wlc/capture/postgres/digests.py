@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +13,7 @@ from wlc.farm.digest import EMPTY, Ledger, after, differing
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.log_columns import PlainRun, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name
+from wlc.farm.schema_fold import table_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.log_columns import Part
     from wlc.farm.model import Batch, Digest, Layout, Record, TableFile, Transaction
-
-_IDENTIFIER = '"((?:[^"]|"")+)"'
-_RENAME = re.compile(rf"ALTER TABLE {_IDENTIFIER}\.{_IDENTIFIER} RENAME TO {_IDENTIFIER}")
 
 
 def noted(known: Mapping[Name, Digest], batch: Batch, tables: Collection[Name]) -> dict[Name, Digest]:
@@ -128,35 +125,26 @@ class _Follower:
         if isinstance(record, Change) and record.path in self._paths:
             self.ledger.set(record.table, None)
             self.misfits.add(record.table)
-        if isinstance(record, Ddl) and (source := _renamed(record)) and source != record.object:
-            self.ledger.drop(source)
-            if source in self.misfits:
-                self.misfits.add(record.object)
+        if isinstance(record, Ddl):
+            self.misfits |= {
+                t.after for t in table_names(record) if t.is_renamed and t.after and t.before in self.misfits
+            }
         return told
 
     def _told(self, ddl: Ddl) -> Ddl:
         """Add the digest of the table to a statement that leaves its rows as they are."""
-        if ddl.kind == "ALTER TABLE":
-            source = _renamed(ddl) or ddl.object
-            old = self._layouts.get(source)
-            # Layouts have no defaults here: only the statement says what existing rows have in an added column.
-            is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
-            if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
-                ddl = replace(ddl, digest=self.ledger.digest(source))
-            if source != ddl.object:
-                # No table has the old name now.
-                self.ledger.drop(source)
-                self._layouts.pop(source, None)
+        for table in table_names(ddl) if ddl.kind == "ALTER TABLE" else ():
+            if table.before is not None and table.after == ddl.object:
+                old = self._layouts.get(table.before)
+                # Layouts have no defaults here: only the statement says what existing rows have in an added column.
+                is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
+                if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
+                    ddl = replace(ddl, digest=self.ledger.digest(table.before))
+            if table.before != table.after and table.before is not None:
+                self._layouts.pop(table.before, None)
         if ddl.layout is not None:
             self._layouts[ddl.object] = ddl.layout
         return ddl
-
-
-def _renamed(ddl: Ddl) -> Name | None:
-    """Return the name that a table had before a statement that renames it; None for other statements."""
-    if ddl.kind != "ALTER TABLE" or not (found := _RENAME.fullmatch(ddl.statement)):
-        return None
-    return Name(*(part.replace('""', '"') for part in found.groups()[:2]))
 
 
 def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Digest]:
