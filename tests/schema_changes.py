@@ -43,9 +43,7 @@ class TableChanges:
         after = {(kind, schema, name): CatalogEntry(*rest) for kind, schema, name, *rest in rows}
         before, self._objects = self._objects, after
         old, self.layouts = self.layouts, catalogs.tables(self._connection, self._catalog)
-        names = {new: was for was, new in schema_change.compare(before, after).renamed_tables}
-        were = {name: old[was] for name in self.layouts if (was := names.get(name, name)) in old}
-        return effects(before, after, were, self.layouts)
+        return effects(before, after, old, self.layouts)
 
 
 class SchemaChanges:
@@ -64,11 +62,8 @@ class SchemaChanges:
         layouts = self._layouts = tables(self._connection, "memory")
         if before == after:
             return []
-        change = schema_change.compare(before, after)
-        names = {new: was for was, new in change.renamed_tables}
-        old_layouts = {name: old[names.get(name, name)] for name in change.altered_tables}
-        did = ddl_effects.effects(before, after, old_layouts, layouts)
-        return schema_change.statements(self._connection, "memory", text, change, layouts, did)
+        change = schema_change.difference(effects(before, after, old, layouts))
+        return schema_change.statements(self._connection, "memory", text, change, layouts)
 
 
 def refuse_differences(fold: SchemaFold, connection: duckdb.DuckDBPyConnection, catalog: str) -> None:

@@ -10,9 +10,7 @@ import duckdb
 import pytest
 
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.ddl_effects import CatalogEntry, Objects
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
-from wlc.capture.duckdb.schema_change import compare
 from wlc.capture.duckdb.unpublished import count_rows
 from wlc.farm.model import (
     Clear,
@@ -108,21 +106,6 @@ def test_an_empty_journal_has_no_last_commit() -> None:
     with duckdb.connect() as connection:
         journal.install(connection, "memory")
         assert journal.last_commit(connection, "memory", ()) == (0, None)
-
-
-def objects(**tables: tuple[int, str]) -> Objects:
-    listed = {("TABLE", "main", name): found for name, found in tables.items()}
-    return {key: CatalogEntry(number, sql, None, None, None, None, None) for key, (number, sql) in listed.items()}
-
-
-def test_compare_tells_replaced_from_altered_and_renamed() -> None:
-    altered = compare(objects(t=(1, "a")), objects(t=(1, "a, b")))
-    assert (altered.created_tables, altered.altered_tables, altered.dropped_tables) == ((), (T,), ())
-    replaced = compare(objects(t=(1, "a")), objects(t=(2, "a")))
-    assert (replaced.created_tables, replaced.altered_tables, replaced.dropped_tables) == ((T,), (), (T,))
-    assert replaced.replaced_tables == {T}
-    renamed = compare(objects(t=(1, "a")), objects(u=(1, "a")))
-    assert (renamed.altered_tables, renamed.dropped_tables, renamed.renamed_tables) == ((U,), (T,), ((T, U),))
 
 
 def test_a_variable_of_the_caller_is_not_taken_for_the_state() -> None:

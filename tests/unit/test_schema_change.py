@@ -8,8 +8,10 @@ import duckdb
 import pytest
 
 from tests.schema_changes import SchemaChanges
+from wlc.capture.duckdb.schema_change import difference
 from wlc.farm.ddl_fields import ddl_json
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Name, RenamedObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,19 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         ):
             opened.execute(text)
         yield opened
+
+
+def test_a_replaced_table_is_created_and_dropped_and_a_renamed_one_is_altered() -> None:
+    t, u = Name("main", "t"), Name("main", "u")
+    table = DbObject("TABLE", t)
+    altered = difference((AlteredObject(table, columns=((None, "b"),)),))
+    assert (altered.created_tables, altered.altered_tables, altered.dropped_tables) == ((), {t: t}, ())
+    replaced = difference((CreatedObject(table, replaces=True),))
+    assert (replaced.created_tables, replaced.altered_tables, replaced.dropped_tables) == ((t,), {}, (t,))
+    assert replaced.replaced_tables == {t}
+    renamed = difference((RenamedObject(table, u),))
+    assert (renamed.altered_tables, renamed.dropped_tables) == ({u: t}, (t,))
+    assert difference((AlteredObject(table),)).altered_tables == {}
 
 
 def recorded(connection: duckdb.DuckDBPyConnection, text: str) -> list[Ddl]:

@@ -82,7 +82,7 @@ def effects(
     Args:
         before: The objects before it.
         after: The objects after it.
-        old_layouts: What the tables were that it altered, by their new names.
+        old_layouts: All tables before it.
         layouts: All tables after it.
     """
     there = {_identity(key, entry): key for key, entry in after.items() if entry.oid is not None}
@@ -148,7 +148,7 @@ def _altered(
     found = _object(new)
     if found.kind == "TABLE":
         was, layout = Name(*old[1:]), layouts[found.name]
-        effect = _altered_table(was, found, before, after, old_layouts.get(found.name, layout), layouts)
+        effect = _altered_table(was, found, before, after, old_layouts.get(was, layout), layouts)
     else:
         effect = AlteredObject(found, _of(new, {new: after}))
     if old == new or effect != AlteredObject(found, effect.of):

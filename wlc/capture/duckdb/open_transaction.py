@@ -25,7 +25,7 @@ from wlc.capture.duckdb.effects import (
 )
 from wlc.capture.duckdb.images import Images
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
-from wlc.capture.duckdb.schema_change import compare, statements
+from wlc.capture.duckdb.schema_change import difference, statements
 from wlc.capture.duckdb.sites import permitted
 from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -418,27 +418,25 @@ class OpenTransaction:
         self.changes_schema = True
         if not self.tick:
             self.tick = self.shared.new_tick()
-        change = compare(before, after)
-        self._forget(change.dropped_tables)
-        old_names = {new: old for old, new in change.renamed_tables}
-        known = {name: old_names.get(name, name) for name in change.altered_tables}
-        self._known_as |= {name: self._known_as.get(old, old) for name, old in known.items()}
-        self._known_as |= dict.fromkeys(change.created_tables)
-        old_layouts = {name: self.tables.by_name[old].layout for name, old in known.items()}
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
+        known = {name: table.layout for name, table in self.tables.by_name.items()}
+        change = difference(ddl_effects.effects(before, after, known, layouts))
+        self._forget(change.dropped_tables)
+        self._known_as |= {name: self._known_as.get(old, old) for name, old in change.altered_tables.items()}
+        self._known_as |= dict.fromkeys(change.created_tables)
+        old_layouts = {name: known[old] for name, old in change.altered_tables.items()}
         if effect.casts and any(_casts_unlike(old, layouts[name]) for name, old in old_layouts.items()):
             effect = replace(effect, rewrites=True)
-        for name in change.new_tables:
+        for name in (*change.created_tables, *change.altered_tables):
             self.tables.add(self.shared.new_layout(), name, layouts[name])
         known_rules = self.tables.rules
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
-        did = ddl_effects.effects(before, after, old_layouts, layouts)
         repeated = "" if effect.loads and not effect.names else text
         # DuckDB lists its own functions, too, which takes long; most databases have no macro.
         self._has_macros = any(kind == "MACRO" for kind, *_ in after)
         self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
-        for ddl in statements(self.connection, self.tables.catalog, repeated, change, layouts, did):
+        for ddl in statements(self.connection, self.tables.catalog, repeated, change, layouts):
             acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
             old = None if effect.rewrites else old_layouts.get(ddl.object)
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))

@@ -12,14 +12,13 @@ from wlc.dialect.duckdb.lexer import tokens, unquoted, without_comments
 from wlc.dialect.duckdb.schema import schema_statements, table_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import CreatedObject, DbObject, Ddl, DroppedObject, Name
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Name, RenamedObject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import duckdb
 
-    from wlc.capture.duckdb.ddl_effects import Objects
     from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import DdlEffect, Layout
 
@@ -38,60 +37,54 @@ class CatalogDifference:
     """What one statement changed in the catalog.
 
     Attributes:
-        created_tables: New tables, replaced ones included. `altered_tables`: same table, other layout or name.
-        new_tables: Both: all tables whose rows have another layout or name from now on.
+        effects: In an order in which they can be followed.
+        created_tables: New tables, replaced ones included.
+        replaced_tables: Those that took the place of another one.
+        altered_tables: Tables with other columns, constraints or names, each with the name that it had.
         dropped_tables: Tables that do not exist any more, replaced and renamed ones included.
         objects: Every object that was created, altered or dropped.
         gone: Objects that were dropped, but not those that were in a dropped schema, and no parts of tables.
     """
 
+    effects: tuple[DdlEffect, ...]
     created_tables: tuple[Name, ...]
-    altered_tables: tuple[Name, ...]
-    dropped_tables: tuple[Name, ...]
     replaced_tables: frozenset[Name]
-    renamed_tables: tuple[tuple[Name, Name], ...]
+    altered_tables: Mapping[Name, Name]
+    dropped_tables: tuple[Name, ...]
     objects: tuple[tuple[str, Name], ...]
-    gone: tuple[tuple[str, Name], ...] = ()
-
-    @property
-    def new_tables(self) -> tuple[Name, ...]:
-        """Tables that need an image table of their own from now on."""
-        return self.created_tables + self.altered_tables
+    gone: tuple[tuple[str, Name], ...]
 
 
-def compare(before: Objects, after: Objects) -> CatalogDifference:
+def difference(effects: tuple[DdlEffect, ...]) -> CatalogDifference:
     """Say which tables a statement created, altered and dropped, and everything else it changed."""
-    old = {Name(schema, name): rest for (kind, schema, name), rest in before.items() if kind == "TABLE"}
-    new = {Name(schema, name): rest for (kind, schema, name), rest in after.items() if kind == "TABLE"}
-    old_ids = {rest[0] for rest in old.values()}
-    created = tuple(name for name, rest in new.items() if rest[0] not in old_ids)
-    altered = tuple(
-        name for name, rest in new.items() if rest[0] in old_ids and (name not in old or old[name][:2] != rest[:2])
+    tables = [effect for effect in effects if effect.object.kind == "TABLE"]
+    created = tuple(effect.object.name for effect in tables if isinstance(effect, CreatedObject))
+    replaced = frozenset(e.object.name for e in tables if isinstance(e, CreatedObject) and e.replaces)
+    renamed = {effect.to: effect.object.name for effect in tables if isinstance(effect, RenamedObject)}
+    altered = (e.object.name for e in tables if isinstance(e, AlteredObject) and e != AlteredObject(e.object))
+    dropped = tuple(effect.object.name for effect in tables if isinstance(effect, DroppedObject))
+    touched = {(effect.object.kind, effect.object.name) for effect in effects}
+    touched |= {(effect.object.kind, effect.to) for effect in effects if isinstance(effect, RenamedObject)}
+    return CatalogDifference(
+        effects,
+        created,
+        replaced,
+        {**{name: name for name in altered}, **renamed},
+        (*dropped, *renamed.values(), *sorted(replaced)),
+        tuple(sorted(touched)),
+        tuple(_gone(effects)),
     )
-    dropped = tuple(name for name, rest in old.items() if name not in new or new[name][0] != rest[0])
-    touched = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    found = tuple(sorted((kind, Name(schema, name)) for kind, schema, name in touched))
-    replaced = frozenset(name for name in created if name in old)
-    by_id = {rest[0]: name for name, rest in old.items()}
-    renamed = tuple((by_id[new[name][0]], name) for name in altered if by_id[new[name][0]] != name)
-    return CatalogDifference(created, altered, dropped, replaced, renamed, found, _gone(before, after))
 
 
-def _gone(before: Objects, after: Objects) -> tuple[tuple[str, Name], ...]:
-    present = {(kind, rest[0]) for (kind, _, _), rest in after.items()}
+def _gone(effects: Sequence[DdlEffect]) -> Iterator[tuple[str, Name]]:
+    dropped = [effect.object for effect in effects if isinstance(effect, DroppedObject)]
     # Another spelling is the same name.
-    names = {(kind, *Name(schema, name).folded) for kind, schema, name in after}
-    schemas = {schema for kind, schema, _ in after if kind == "SCHEMA"} | {"main"}
-    return tuple(
-        sorted(
-            (kind, Name(schema, name))
-            for (kind, schema, name), rest in before.items()
-            if kind in _DROPPED_WITH
-            and (kind, *Name(schema, name).folded) not in names
-            and (kind, rest[0]) not in present
-            if schema in schemas
-        )
-    )
+    made = {(e.object.kind, e.object.name.folded) for e in effects if isinstance(e, CreatedObject)}
+    schemas = {found.name.name for found in dropped if found.kind == "SCHEMA"}
+    for found in dropped:
+        is_gone = found.name.schema not in schemas and (found.kind, found.name.folded) not in made
+        if is_gone and found.kind in _DROPPED_WITH:
+            yield found.kind, found.name
 
 
 def statements(
@@ -100,7 +93,6 @@ def statements(
     text: str,
     change: CatalogDifference,
     layouts: Mapping[Name, Layout],
-    effects: Sequence[DdlEffect],
 ) -> list[Ddl]:
     """The statements that repeat a schema change elsewhere, each with its part of what the change did.
 
@@ -118,9 +110,7 @@ def statements(
     if not text:
         return _loaded(connection, catalog, change)
     if change.created_tables:
-        made = [
-            _create_table(connection, catalog, name, change, layouts[name], effects) for name in change.created_tables
-        ]
+        made = [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
         return [*_respelled(change), *made, *(_drop(kind, name) for kind, name in change.gone)]
     kind, name = _subject(text, change)
     path = _search_path(connection, catalog, kind, name)
@@ -133,7 +123,7 @@ def statements(
     tables = [_drop(gone, other) for gone, other in others if gone == "TABLE"]
     beside = [_drop(gone, other) for gone, other in others if gone != "TABLE"]
     elsewhere = {effect for ddl in (*tables, *beside) for effect in ddl.does}
-    does = tuple(effect for effect in effects if effect not in elsewhere)
+    does = tuple(effect for effect in change.effects if effect not in elsewhere)
     session = settings.of_session(connection)
     main = Ddl(kind, name, statement, path, layout=layouts.get(name), settings=session, does=does)
     return [*tables, main, *beside]
@@ -218,7 +208,6 @@ def _create_table(
     name: Name,
     change: CatalogDifference,
     layout: Layout,
-    effects: Sequence[DdlEffect],
 ) -> Ddl:
     sql = connection.execute(
         "SELECT sql FROM duckdb_tables() WHERE database_name = ? AND schema_name = ? AND table_name = ?",
@@ -226,7 +215,7 @@ def _create_table(
     ).fetchall()[0][0]
     how = "CREATE OR REPLACE TABLE " if name in change.replaced_tables else "CREATE TABLE "
     statement = _CREATE_TABLE.sub(how, table_sql(sql), count=1)
-    does = tuple(e for e in effects if isinstance(e, CreatedObject) and e.object == DbObject("TABLE", name))
+    does = tuple(e for e in change.effects if isinstance(e, CreatedObject) and e.object == DbObject("TABLE", name))
     return Ddl("CREATE TABLE", name, statement, (name.schema,), layout=layout, does=does)
 
 
@@ -239,7 +228,7 @@ def _subject(text: str, change: CatalogDifference) -> tuple[str, Name]:
     noun = "MACRO" if noun == "FUNCTION" else noun
     kind = f"{parts[0].word} {noun}".strip()
     if change.altered_tables:
-        return kind, change.altered_tables[0]
+        return kind, next(iter(change.altered_tables))
     matching = [name for found, name in change.objects if found == noun] or [name for _, name in change.objects]
     path = _path(parts[at + 1 :])
     named = [name for name in matching if [part.lower() for part in (name.schema, name.name)][-len(path) :] == path]
