@@ -29,20 +29,21 @@ from tests.fault.breaker import (
     breakable_store,
 )
 from tests.simulation.source import SimulatedSource, database_of, master_state
-from wlc.farm.circle import SiteHistory, circle_object, read_circle
-from wlc.farm.config import STARTED, STOPPED
+from wlc.farm.circle import SiteHistory, change_circle, circle_object, read_circle
+from wlc.farm.config import STARTED, STOPPED, first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.membership import founded, with_site
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
-from wlc.masters.claim import Wish, claim
+from wlc.masters.claim import SiteMembership, Wish, claim
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import settle
 from wlc.masters.handover import hand_over
 from wlc.masters.publish import publish
 from wlc.masters.state import SiteState
+from wlc.multi_master.joining import _announced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,6 +230,58 @@ def test_a_history_whose_beginning_was_broken_off_begins_again(tmp_path: Path, h
             error.add_note(breaker.broken)
             raise
     assert at > 10
+
+
+def joins(source: Master) -> None:
+    """Become site Rome, as `wlc join` does."""
+    founder = open_database(f"{FARM}/sales")
+    site = SiteState("rome", "sites/rome", {"aa": 0})
+
+    def announce(state: Any) -> SiteState:
+        grown = SiteHistory(state.history, state.parent)
+        return replace(site, circle=change_circle(founder, lambda circle: with_site(circle, "rome", grown, NOW)))
+
+    membership = SiteMembership(site, announce, is_replica=True, announced=_announced(read_circle(founder), site))
+    claim(source, Wish(farm=f"{FARM}/sales/sites", name="rome", membership=membership))
+
+
+@pytest.mark.slow
+def test_a_join_that_was_broken_off_twice_goes_on(tmp_path: Path) -> None:
+    """It dies after any of its writes, and the second time after any call."""
+    (tmp_path / "none").mkdir()
+
+    def dies(source: Master, at: int) -> list[str]:
+        breaker = Breaker(tmp_path / "none", tmp_path / f"image {next(numbers)}", Fault(DIES_AFTER, at))
+        with breakable_store(breaker, breaks=True), suppress(Died):
+            joins(source)
+        return breaker.calls
+
+    def begun() -> tuple[Master, FarmDatabase]:
+        for key in [key for key in memory._objects if key.startswith(FARM)]:
+            del memory._objects[key]
+        founder = open_database(f"{FARM}/sales")
+        founder.create_config(first_config("sales"))
+        circle_object(founder).replace(founded("sales", "oslo", "aa", NOW), None)
+        source = Master("rome", master_state(FARM, "none", "none", NOW, 0), lambda: NOW)
+        source.remember(replace(source.require_state(), state=STOPPED))
+        return source, founder
+
+    numbers = itertools.count()
+    calls = dies(begun()[0], 1000)
+    writes = [at for at, call in enumerate(calls) if call.startswith(("create", "replace")) and "probe" not in call]
+    assert len(writes) > 4
+    for first, second in itertools.product(writes, range(2 * len(calls))):
+        source, founder = begun()
+        dies(source, first)
+        if not source.require_state().is_master:
+            dies(source, second)
+        if not source.require_state().is_master:
+            joins(source)
+        state, site = source.require_state(), read_circle(founder).site("rome")
+        assert (state.history, state.parent) == (site.history, site.histories[-1].parent)
+        database = open_database(f"{FARM}/sales/sites/rome")
+        check_one_log(database, source)
+        assert database.read_batch(1)[0].history == site.history
 
 
 # A site that was restored begins a history
