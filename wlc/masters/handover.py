@@ -1,7 +1,7 @@
 """Every change of who publishes: a batch in the former publisher's own log ends what it can publish.
 
-A new master of a log (`wlc.masters.claim`, `wlr.deriving`) creates the next batch of the former history, and goes on
-behind it. A successor of a primary does the same:
+A new master of a log (`wlc.masters.claim`) creates the next batch of the former history, and goes on behind it. That of
+a derived database (`wlr.derivation.publishing`) begins its own history with that number. A successor of a primary:
 
     1. batch n+1 of the primary's log is created: one transaction without records, and in its footer the successor and
        the next term
