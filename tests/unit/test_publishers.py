@@ -364,6 +364,30 @@ def settled(source: Master) -> Master:
     raise AssertionError("it never gets through")
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["rolled back", "rolled back after the handover"])
+def test_a_program_that_runs_on_publishes_nothing_in_a_history_that_a_handover_ended(is_lost: bool) -> None:
+    """Its folder was rolled back meanwhile, so that the handover does not stand at the next number."""
+    founder, found = sites()
+    oslo = found["oslo"]
+    if is_lost:
+        hand_over(founder, "rome")
+        founder.delete_batch(4)
+        founder.change_config(lambda config: replace(config, batches=4, tick=3))
+    else:
+        rolled_back(founder, oslo)
+        hand_over(founder, "rome")
+    oslo.commit()
+    if is_lost:
+        with pytest.raises(FencedError, match="a handover ended history aa of sales, and .* does not hold it"):
+            publish(oslo, founder)
+        assert founder.batch_numbers() == [1, 2, 3]
+        return
+    with pytest.warns(UserWarning, match="a new history begins"):
+        publish(oslo, founder)
+    assert read_circle(founder).site("oslo").history == oslo.require_state().history == founder.read_batch(4)[0].history
+    check_chain(founder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [DIES_BEFORE, DELAYS])
 @pytest.mark.parametrize("accident", ["a handover", "a program of the former history"])
