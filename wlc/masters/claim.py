@@ -186,9 +186,9 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
     if wish.membership is None or not wish.membership.is_replica:
         source.check()
     database = place.database
-    present = _claimable(place)
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
+    present = _claimable(place)
     # A join that was broken off has published nothing, and others do not know each of its histories.
     end = final_batch(database, present) if present is not None and not place.is_site else None
     state = _first_state(database, present, end, place.old, wish)
