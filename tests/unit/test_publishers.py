@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -37,6 +38,7 @@ from wlc.farm.membership import founded, with_site
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
+from wlc.masters import handover
 from wlc.masters.claim import SiteMembership, Wish, claim
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import settle
@@ -345,6 +347,26 @@ def rolled_back(founder: FarmDatabase, oslo: Master) -> RestoredSite:
     return as_opened_again(oslo)
 
 
+def hands_over_late(founder: FarmDatabase) -> None:
+    """Hand over to Rome, having looked at the logs before the folder was rolled back."""
+    with patch.object(handover, "_refuse_rolled_back"):
+        hand_over(founder, "rome")
+
+
+def test_nobody_succeeds_a_primary_whose_folder_was_rolled_back() -> None:
+    """The handover would have a tick that others know as another transaction's."""
+    founder, found = sites()
+    source = rolled_back(founder, found["oslo"])
+    before = read_circle(founder)
+    with pytest.raises(FencedError, match="ends at tick 2, and site rome has taken tick 3") as refused:
+        hand_over(founder, "rome")
+    assert (founder.batch_numbers(), read_circle(founder)) == ([1, 2], before)
+    assert str(refused.value.hint).endswith("at site oslo: wlc flush FILE")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        publish(source, founder)
+    assert hand_over(founder, "rome").primary == "rome"
+
+
 def diverged(rome: Master) -> RestoredSite:
     """Rome from a backup that lacks its last batch, with another transaction instead."""
     batch, chain = database_of(rome).read_batch(2)
@@ -375,7 +397,7 @@ def test_a_program_that_runs_on_publishes_nothing_in_a_history_that_a_handover_e
         founder.change_config(lambda config: replace(config, batches=4, tick=3))
     else:
         rolled_back(founder, oslo)
-        hand_over(founder, "rome")
+        hands_over_late(founder)
     oslo.commit()
     if is_lost:
         with pytest.raises(FencedError, match="a handover ended history aa of sales, and .* does not hold it"):
@@ -402,7 +424,7 @@ def test_a_history_that_a_site_begins_moves_behind_what_came_first(tmp_path: Pat
         def meanwhile(founder: FarmDatabase = founder, rome: Master = rome, came: list[str] = came) -> None:
             came.append("something")
             if accident == "a handover":
-                hand_over(founder, "rome")
+                hands_over_late(founder)
             else:
                 rome.commit()
                 with suppress(FencedError):
