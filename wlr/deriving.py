@@ -17,7 +17,6 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.log_end import chain_after
 from wlc.farm.model import Digest, Origin, Position
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.read_ahead import Fetcher
@@ -28,7 +27,7 @@ from wlc.farm.store import MissingError, join_url
 from wlr import log_reader
 from wlr.derivation.choice import chosen_tables
 from wlr.derivation.contents import StepContent
-from wlr.derivation.publishing import DerivedDatabase, as_own_snapshot, final_batch, taken
+from wlr.derivation.publishing import DerivedDatabase, as_own_snapshot, taken
 from wlr.derivation.settings import Derivation, add_derivation, find_derivation
 from wlr.engine.adapters import folder_target
 from wlr.engine.contract import NewReplica
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Manifest
+    from wlc.farm.model import Batch, Manifest
     from wlr.derivation.choice import ChosenTables
     from wlr.derivation.contents import DerivedPart
     from wlr.derivation.publishing import DerivedStanding
@@ -236,23 +235,27 @@ class _Deriving:
     def _renewed(self, before: Derivation, choice: ChosenTables) -> Derivation:
         """Return what to say of a new history, which begins with the newest snapshot of the first database."""
         manifest, newest = log_reader.choose_snapshot(self.first, Stop()), read_newest(self.place)
+        choice = self._checked(choice, manifest)
+        if choice == before.choice and self._can_go_on(before, newest[0] if newest else None):
+            return before
         number, chain, last = (newest[0].number, newest[1], newest[0].last) if newest else (0, "", before.start.tick)
-        if manifest is None or manifest.position.tick <= last:
+        if manifest is None or manifest.position.tick <= max(last, 1):
             raise InvalidError(
                 f"{self.place.url} is at tick {last}, and {self.first.name} has no later snapshot to begin with",
                 hint=f"wlc snapshot {shlex.quote(self.first.url)} --from-log, once there are later transactions; or"
                 " give another name with --as",
             )
-        choice = self._checked(choice, manifest)
-        if manifest.position.tick > last + 1 and _is_there(self.place):
-            # Without a tick in between there is no batch to end the former history with, which a run that is halted
-            # now can still go on with: both are refused then, until another history begins.
-            last += 1
-            end = final_batch(self.place, Origin(before.history, last), newest)
-            number, chain = end.number, chain_after(self.place, end)
-        history, parent = secrets.token_hex(8), Origin(before.history, last)
-        mark = secrets.token_hex(32)
+        former = newest[0].history if newest else before.parent.history if before.parent else before.history
+        # Readers of the former history must miss a tick: those who stand at its end would go on without the snapshot.
+        parent = Origin(former, min(last, manifest.position.tick - 2))
+        history, mark = secrets.token_hex(8), secrets.token_hex(32)
         return Derivation(self.place.url, history, manifest.position, choice, mark, parent, (number, chain))
+
+    def _can_go_on(self, said: Derivation, newest: Batch | None) -> bool:
+        """Say whether a history whose beginning was broken off can still begin where it was said."""
+        if DerivedDatabase(self.place, said).is_begun():
+            return False
+        return newest is None or newest.history == said.history or newest.number == said.behind[0]
 
     def _checked(self, choice: ChosenTables, manifest: Manifest | None) -> ChosenTables:
         """Return a choice with tables as they are called, each filter checked against the columns that it has first."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
+from tests.fault.breaker import DIES_AFTER, Breaker, Died, Fault, breakable_store
 from tests.fault.processes import seed
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.sampling import machine_settings
@@ -332,13 +335,14 @@ def test_what_is_chosen_is_remembered_and_kept_from_readers(tmp_path: Path, caps
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("later", [1, 2])
 def test_a_run_that_was_halted_publishes_nothing_under_a_new_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
 ) -> None:
     farm = small_farm(tmp_path)
     url = beside(farm, "d")
     wlr.derive(farm.url, "d", filters=wlr.row_filters(EVEN))
-    farm.publish([Rows("t", added=("4, 'd'",))], [Rows("t", added=("6, 'f'",))])
+    farm.publish(*[[Rows("t", added=("4, 'd'",))], [Rows("t", added=("6, 'f'",))]][-later:])
     wlr.snapshot_from_log(farm.url, engine="local")
     publish, halted = FarmDatabase.publish, ["once"]
 
@@ -354,8 +358,48 @@ def test_a_run_that_was_halted_publishes_nothing_under_a_new_history(
             wlr.derive(farm.url, "d")
     farm.publish([Rows("t", added=("5, 'e'",))])
     assert wlr.derive(farm.url, "d").batches == 1
-    assert rows(url) == {(3, "c"): 1, (4, "d"): 1, (5, "e"): 1, (6, "f"): 1}
+    assert rows(url) == {(3, "c"): 1, **({(4, "d"): 1} if later > 1 else {}), (5, "e"): 1, (6, "f"): 1}
     assert not wlr.verify_farm(url).problems
+
+
+@pytest.mark.slow
+def test_a_new_history_that_is_broken_off_begins_with_the_same_command(tmp_path: Path) -> None:
+    """Right behind the tick at which readers of the former one stand, who are told that it ended."""
+    place = tmp_path / "place"
+    place.mkdir()
+    farm = small_farm(place)
+    url, into, out = beside(farm, "d"), tmp_path / "copy.duckdb", tmp_path / "d.jsonl"
+    wlr.derive(farm.url, "d", filters=wlr.row_filters(EVEN))
+    wlr.replicate(url, into=into, register=False)
+    wlr.feed(url, to=out)
+    wlc.ship(url, to=str(tmp_path / "relay"))
+    farm.publish([Rows("t", added=("4, 'd'",))])
+    wlr.snapshot_from_log(farm.url, engine="local")
+    other = wlr.row_filters(["t: k > 2"])
+    shutil.copytree(place, tmp_path / "before")
+
+    def dies(at: int) -> Breaker:
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "before", place)
+        breaker = Breaker(tmp_path, tmp_path / "image", Fault(DIES_AFTER, at))
+        with breakable_store(breaker, breaks=True), patch.object(shutil, "copytree"), suppress(Died):
+            wlr.derive(farm.url, "d", filters=other, anew=True)
+        return breaker
+
+    writes = [at for at, call in enumerate(dies(1000).calls) if call.startswith(("create", "replace"))]
+    assert len(writes) > 6
+    for at in writes:
+        breaker = dies(at)
+        with suppress(wlr.InvalidError):
+            wlr.derive(farm.url, "d", filters=other, anew=True)
+        assert rows(url) == {(3, "c"): 1, (4, "d"): 1}, breaker.broken
+        assert not wlr.verify_farm(url, full=True).problems
+    with pytest.raises(wlr.InvalidError, match="^the history ended at tick 3;"):
+        wlr.replicate(into=into)
+    with pytest.raises(wlr.ExpiredError, match="^the history ended at tick 3;"):
+        wlr.feed(url, to=out)
+    assert wlc.ship(url, to=str(tmp_path / "relay")).tick == 4
+    assert not wlr.verify_farm(str(tmp_path / "relay" / "d")).problems
 
 
 @pytest.mark.slow

@@ -146,6 +146,10 @@ def test_a_join_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.
     sites.replica_equals("rome")
     with pytest.raises(InvalidError):
         wlc.join(sites.file("rome"), name="sales", farm=sites.farm, site="rome")
+    wlc.stop(sites.file("rome"))
+    with pytest.raises(InvalidError, match="was stopped: what was written since is in no log") as caught:
+        wlc.join(sites.file("rome"), name="sales", farm=sites.farm, site="rome")
+    assert str(caught.value.hint).partition(";")[0].endswith("--site rome --again")
 
 
 def test_what_cannot_be_a_site_says_so(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """Every change of who publishes: one log, one history at a time, however long the former publisher was halted.
 
 A publisher is halted before each of its calls of the store, and another one takes its place meanwhile, from the first
-call to the last. Then the first one goes on. The way of sites is in `test_handover.py`, that of derived databases in
-`tests/scenario/test_derived.py`.
+call to the last. Then the first one goes on. A site begins a history without another one's help when it was restored:
+it dies or halts before each call, and what the former history still gets comes first. Handovers to another site are in
+`test_handover.py`, derived databases in `tests/scenario/test_derived.py`.
 """
 
 from __future__ import annotations
 
 import itertools
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -27,18 +30,28 @@ from tests.fault.breaker import (
     breakable_store,
 )
 from tests.simulation.source import SimulatedSource, database_of, master_state
-from wlc.farm.config import STARTED, STOPPED
+from wlc.farm.circle import SiteHistory, change_circle, circle_object, read_circle
+from wlc.farm.config import STARTED, STOPPED, first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.membership import founded, with_site
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
-from wlc.masters.claim import Wish, claim
+from wlc.masters import handover
+from wlc.masters.claim import SiteMembership, Wish, claim
+from wlc.masters.contract import DivergedError
 from wlc.masters.fence import settle
+from wlc.masters.handover import hand_over
 from wlc.masters.publish import publish
+from wlc.masters.state import SiteState
+from wlc.multi_master.joining import _announced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from wlc.farm.model import Manifest
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 FARM = "memory://publishers"
@@ -219,3 +232,234 @@ def test_a_history_whose_beginning_was_broken_off_begins_again(tmp_path: Path, h
             error.add_note(breaker.broken)
             raise
     assert at > 10
+
+
+def joins(source: Master) -> None:
+    """Become site Rome, as `wlc join` does."""
+    founder = open_database(f"{FARM}/sales")
+    site = SiteState("rome", "sites/rome", {"aa": 0})
+
+    def announce(state: Any) -> SiteState:
+        grown = SiteHistory(state.history, state.parent)
+        return replace(site, circle=change_circle(founder, lambda circle: with_site(circle, "rome", grown, NOW)))
+
+    membership = SiteMembership(site, announce, is_replica=True, announced=_announced(read_circle(founder), site))
+    claim(source, Wish(farm=f"{FARM}/sales/sites", name="rome", membership=membership))
+
+
+@pytest.mark.slow
+def test_a_join_that_was_broken_off_twice_goes_on(tmp_path: Path) -> None:
+    """It dies after any of its writes, and the second time after any call."""
+    (tmp_path / "none").mkdir()
+
+    def dies(source: Master, at: int) -> list[str]:
+        breaker = Breaker(tmp_path / "none", tmp_path / f"image {next(numbers)}", Fault(DIES_AFTER, at))
+        with breakable_store(breaker, breaks=True), suppress(Died):
+            joins(source)
+        return breaker.calls
+
+    def begun() -> tuple[Master, FarmDatabase]:
+        for key in [key for key in memory._objects if key.startswith(FARM)]:
+            del memory._objects[key]
+        founder = open_database(f"{FARM}/sales")
+        founder.create_config(first_config("sales"))
+        circle_object(founder).replace(founded("sales", "oslo", "aa", NOW), None)
+        source = Master("rome", master_state(FARM, "none", "none", NOW, 0), lambda: NOW)
+        source.remember(replace(source.require_state(), state=STOPPED))
+        return source, founder
+
+    numbers = itertools.count()
+    calls = dies(begun()[0], 1000)
+    writes = [at for at, call in enumerate(calls) if call.startswith(("create", "replace")) and "probe" not in call]
+    assert len(writes) > 4
+    for first, second in itertools.product(writes, range(2 * len(calls))):
+        source, founder = begun()
+        dies(source, first)
+        if not source.require_state().is_master:
+            dies(source, second)
+        if not source.require_state().is_master:
+            joins(source)
+        state, site = source.require_state(), read_circle(founder).site("rome")
+        assert (state.history, state.parent) == (site.history, site.histories[-1].parent)
+        database = open_database(f"{FARM}/sales/sites/rome")
+        check_one_log(database, source)
+        assert database.read_batch(1)[0].history == site.history
+
+
+# A site that was restored begins a history
+
+
+class RestoredSite(Master):
+    """Rome, which has committed something since its backup, or Oslo, whose folder was rolled back."""
+
+    def take_back(self, *_: object, **__: object) -> int:
+        raise DivergedError("it has committed something else", path=str(self))
+
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+        publish(self, database)
+        return super().take_snapshot(database, is_first=is_first)
+
+    def renew(self, state: Any) -> None:
+        self.remember(state)
+
+    step_down = renew
+
+    def pass_sequences(self, *_: object) -> None:
+        pass
+
+    def what_only_a_primary_writes(self) -> None:
+        return None
+
+
+def sites() -> tuple[FarmDatabase, dict[str, Master]]:
+    """Oslo and Rome, the primary and a secondary, with three batches each, which the other one has taken."""
+    for key in [key for key in memory._objects if key.startswith(FARM)]:
+        del memory._objects[key]
+    founder = open_database(f"{FARM}/sales")
+    circle = with_site(founded("sales", "oslo", "aa", NOW), "rome", SiteHistory("bb"), NOW)
+    circle_object(founder).replace(circle, None)
+    found = dict[str, Master]()
+    for name, other, history, folder in (("oslo", "bb", "aa", "sales"), ("rome", "aa", "bb", "sales/sites/rome")):
+        farm, _, last = f"{FARM}/{folder}".rpartition("/")
+        contained = SiteState(name, circle.site(name).folder, {other: 3}, circle=circle)
+        state = master_state(farm, last, history, NOW, 0, contained)
+        found[name] = RestoredSite(name, replace(state, vector={other: 3}), lambda: NOW)
+        database_of(found[name]).create_config(replace(state.config(), beat_s=0.0))
+        found[name].has_settled_past = True
+        for _ in range(3):
+            found[name].commit()
+            publish(found[name], database_of(found[name]))
+    return founder, found
+
+
+def as_opened_again(source: Master, former: Master | None = None) -> RestoredSite:
+    """The site in a new process, or as it was remembered in a backup."""
+    found = RestoredSite(source.author, (former or source).require_state(), lambda: NOW)
+    found.values, found.journal = dict(source.values), list(source.journal)
+    found.has_settled_past = False
+    return found
+
+
+def rolled_back(founder: FarmDatabase, oslo: Master) -> RestoredSite:
+    """Oslo, whose folder lost its last batch."""
+    founder.delete_batch(3)
+    founder.change_config(lambda config: replace(config, batches=3, tick=2))
+    return as_opened_again(oslo)
+
+
+def hands_over_late(founder: FarmDatabase) -> None:
+    """Hand over to Rome, having looked at the logs before the folder was rolled back."""
+    with patch.object(handover, "_refuse_rolled_back"):
+        hand_over(founder, "rome")
+
+
+def test_nobody_succeeds_a_primary_whose_folder_was_rolled_back() -> None:
+    """The handover would have a tick that others know as another transaction's."""
+    founder, found = sites()
+    source = rolled_back(founder, found["oslo"])
+    before = read_circle(founder)
+    with pytest.raises(FencedError, match="ends at tick 2, and site rome has taken tick 3") as refused:
+        hand_over(founder, "rome")
+    assert (founder.batch_numbers(), read_circle(founder)) == ([1, 2], before)
+    assert str(refused.value.hint).endswith("at site oslo: wlc flush FILE")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        publish(source, founder)
+    assert hand_over(founder, "rome").primary == "rome"
+
+
+def diverged(rome: Master) -> RestoredSite:
+    """Rome from a backup that lacks its last batch, with another transaction instead."""
+    batch, chain = database_of(rome).read_batch(2)
+    found = as_opened_again(rome)
+    found.remember(replace(rome.require_state(), batch=2, chain=chain, tick=batch.last))
+    found.commit()
+    return found
+
+
+def settled(source: Master) -> Master:
+    """Let a site publish until it is in step, as its owner does."""
+    for _ in range(4):
+        with suppress(UnavailableError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            publish(source, database_of(source))
+            return source
+    raise AssertionError("it never gets through")
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["rolled back", "rolled back after the handover"])
+def test_a_program_that_runs_on_publishes_nothing_in_a_history_that_a_handover_ended(is_lost: bool) -> None:
+    """Its folder was rolled back meanwhile, so that the handover does not stand at the next number."""
+    founder, found = sites()
+    oslo = found["oslo"]
+    if is_lost:
+        hand_over(founder, "rome")
+        founder.delete_batch(4)
+        founder.change_config(lambda config: replace(config, batches=4, tick=3))
+    else:
+        rolled_back(founder, oslo)
+        hands_over_late(founder)
+    oslo.commit()
+    if is_lost:
+        with pytest.raises(FencedError, match="a handover ended history aa of sales, and .* does not hold it"):
+            publish(oslo, founder)
+        assert founder.batch_numbers() == [1, 2, 3]
+        return
+    with pytest.warns(UserWarning, match="a new history begins"):
+        publish(oslo, founder)
+    assert read_circle(founder).site("oslo").history == oslo.require_state().history == founder.read_batch(4)[0].history
+    check_chain(founder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [DIES_BEFORE, DELAYS])
+@pytest.mark.parametrize("accident", ["a handover", "a program of the former history"])
+def test_a_history_that_a_site_begins_moves_behind_what_came_first(tmp_path: Path, accident: str, how: str) -> None:
+    (tmp_path / "none").mkdir()
+    for at in itertools.count():
+        founder, found = sites()
+        rome = found["rome"]
+        source = rolled_back(founder, found["oslo"]) if accident == "a handover" else diverged(rome)
+        database, came = database_of(source), list[str]()
+
+        def meanwhile(founder: FarmDatabase = founder, rome: Master = rome, came: list[str] = came) -> None:
+            came.append("something")
+            if accident == "a handover":
+                hands_over_late(founder)
+            else:
+                rome.commit()
+                with suppress(FencedError):
+                    publish(rome, database_of(rome))
+
+        breaker = Breaker(tmp_path / "none", tmp_path / f"image {at}", Fault(how, at), meanwhile)
+        with breakable_store(breaker, breaks=True), suppress(Died):
+            settled(source)
+        if at >= len(breaker.calls):
+            break
+        if not came:
+            meanwhile()
+        try:
+            site = source.require_state().site
+            assert site is not None
+            source = as_opened_again(source)
+            settled(source)
+            source.commit()
+            publish(source, database)
+            state, (newest, chain) = source.require_state(), read_newest(database) or pytest.fail("nothing")
+            assert (newest.history, newest.number, chain) == (state.history, state.batch, state.chain)
+            assert read_circle(founder).site(site.name).history == state.history
+            check_chain(database)
+        except (AssertionError, FarmError) as error:
+            error.add_note(breaker.broken)
+            raise
+    assert at > 10
+
+
+def check_chain(database: FarmDatabase) -> None:
+    """No tick comes twice in the log, whose batches follow each other, and every snapshot has its place there."""
+    chain, last = "", 0
+    for number in database.batch_numbers():
+        batch, chain = database.read_batch(number, chain)
+        assert batch.first > last
+        last = batch.last
+    newest = database.read_manifest(database.snapshot_ticks()[-1]).position
+    assert database.read_batch(newest.batch)[1] == newest.chain

@@ -18,7 +18,6 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.log_end import chain_after, end_log
 from wlc.farm.model import Origin
-from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import LOGS, check_database_name
 from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.farm.store import AlreadyExistsError, MissingError
@@ -64,13 +63,15 @@ class SiteMembership:
         site: What it remembers of that from the start.
         announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
             repeated.
-        is_replica: It has been a replica of another site until now.
+        is_replica: It has been a replica of another site until now, or an attempt to make it a site was broken off.
+        announced: The history by which others know it since such an attempt; "" if they do not know it.
         not_before: No commit gets an earlier time than this, whatever the clock says; None for any time.
     """
 
     site: SiteState
     announce: Callable[[MasterState], SiteState]
     is_replica: bool = False
+    announced: str = ""
     not_before: datetime | None = None
 
 
@@ -185,13 +186,11 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
     if wish.membership is None or not wish.membership.is_replica:
         source.check()
     database = place.database
-    present = _claimable(place)
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
-    end = final_batch(database, present) if present is not None else None
-    if end is not None and place.is_site and end.number == 1:
-        # Others would refuse it: a site whose join was broken off is not announced.
-        end = None
+    present = _claimable(place)
+    # A join that was broken off has published nothing, and others do not know each of its histories.
+    end = final_batch(database, present) if present is not None and not place.is_site else None
     state = _first_state(database, present, end, place.old, wish)
     if wish.membership is not None:
         site = wish.membership.site
@@ -236,8 +235,10 @@ def _claimable(place: _Place) -> Config | None:
         return None
     is_ours = old is not None and config.history == old.history
     is_parent = old is not None and old.parent is not None and config.history == old.parent.history
-    is_unfinished = is_ours and old is not None and not old.is_master
-    if is_unfinished or ((is_ours or is_parent) and config.state == STOPPED):
+    if old is not None and is_ours and not old.is_master and config.state != STOPPED:
+        # The next attempt may die, too, and remembers only its own history.
+        config = place.database.change_config(lambda present: replace(own(present, old), state=STOPPED))
+    if (is_ours or is_parent) and config.state == STOPPED:
         return config
     raise place.taken()
 
@@ -293,17 +294,31 @@ def _first_state(
     )
     if present is None:
         return state
-    batch, chain = (end, chain_after(database, end)) if end is not None else read_newest(database) or (None, "")
-    last = batch.last if batch else 0
+    if end is None:
+        return _begun_again(state, present, wish.membership.announced if wish.membership else "")
     return replace(
         state,
-        batch=batch.number if batch else 0,
+        batch=end.number,
         # What happened between two histories was not captured. The tick in between stands for it, so that no position
         # of the new history can be taken for one of the old.
-        tick=max(present.tick, last) + 1,
-        chain=chain,
+        tick=max(present.tick, end.last) + 1,
+        chain=chain_after(database, end),
         # The tick in between is as late as the new history's snapshot: before that, the old history is valid.
-        clock=max(filter(None, (utc_now(), batch.clock if batch else None, present.write))),
-        vector=dict(batch.vector) if batch else {},
-        parent=Origin(present.history, last if end is not None else max(present.tick, last)),
+        clock=max(filter(None, (utc_now(), end.clock, present.write))),
+        vector=dict(end.vector),
+        parent=Origin(present.history, end.last),
+    )
+
+
+def _begun_again(state: MasterState, present: Config, announced: str) -> MasterState:
+    """Return where a history begins whose former one was broken off before it could publish.
+
+    Others accept one that grew from the history that they know, which may be an attempt before the last.
+    """
+    is_known = announced in ("", present.history)
+    return replace(
+        state,
+        tick=present.tick + 1,
+        clock=max(filter(None, (utc_now(), present.write))),
+        parent=Origin(present.history, present.tick) if is_known else present.parent,
     )

@@ -78,15 +78,7 @@ def former_site(
             hint=f"to publish this database by itself: wlc master {target} --name OTHER",
         )
     if circle.is_shared:
-        if former.name == circle.primary:
-            begin = "let the other sites leave (wlc leave), wlc master again, and let them join with new files"
-        else:
-            begin = how_to_join_anew(founder_of(database_of(state, storage_options), former).url, former.name, target)
-        raise InvalidError(
-            f"{source} was site {former.name} of {circle.database} and was stopped:"
-            " what was written since is in no log",
-            hint=f"{begin}; or publish this database by itself: wlc master {target} --name OTHER",
-        )
+        raise stopped_site(source, former, circle, founder_of(database_of(state, storage_options), former))
     if former.folder != FOUNDER:
         raise InvalidError(
             f"{source} was site {former.name} of {circle.database} and was stopped: only the folder of its first site"
@@ -96,6 +88,19 @@ def former_site(
     if site not in (None, former.name):
         raise InvalidError(f"{source} was site {former.name}", hint=f"wlc master {target} --site {former.name}")
     return former.name
+
+
+def stopped_site(source: Source, former: SiteState, circle: Circle, founder: FarmDatabase) -> InvalidError:
+    """Build the error for a stopped site that others would never get everything of."""
+    target = shlex.quote(str(source))
+    if former.name == circle.primary:
+        begin = "let the other sites leave (wlc leave), wlc master again, and let them join with new files"
+    else:
+        begin = how_to_join_anew(founder.url, former.name, target)
+    return InvalidError(
+        f"{source} was site {former.name} of {circle.database} and was stopped: what was written since is in no log",
+        hint=f"{begin}; or publish this database by itself: wlc master {target} --name OTHER",
+    )
 
 
 def refuse_end(source: Source, database: FarmDatabase) -> None:

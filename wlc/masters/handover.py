@@ -1,7 +1,7 @@
 """Every change of who publishes: a batch in the former publisher's own log ends what it can publish.
 
-A new master of a log (`wlc.masters.claim`, `wlr.deriving`) creates the next batch of the former history, and goes on
-behind it. A successor of a primary does the same:
+A new master of a log (`wlc.masters.claim`) creates the next batch of the former history, and goes on behind it. That of
+a derived database (`wlr.derivation.publishing`) begins its own history with that number. A successor of a primary:
 
     1. batch n+1 of the primary's log is created: one transaction without records, and in its footer the successor and
        the next term
@@ -16,6 +16,7 @@ waits for a lease to expire, and a primary that was halted for an hour can publi
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import CIRCLE
 from wlc.farm.registry import this_user
 from wlc.farm.roles import refuse_role, with_primary, with_successor_of_none
+from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import site_database
 from wlc.masters.fence import advance_config
 
@@ -63,6 +65,7 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
 
     Raises:
         InvalidError: There is no such site, its role is pass, or a third site has become the primary meanwhile.
+        FencedError: The log of the primary lacks what another site has taken of it.
         UnavailableError: The outcome is unknown. Call it again.
     """
     circle = read_circle(founder, to_change=True)
@@ -109,6 +112,8 @@ def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
     history, term = circle.site(circle.primary).histories[-1], circle.term + 1
     batch = _last_batch(log, newest, history.history, history.parent)
     batch = replace(batch, term=term, handover=Handover(to, term))
+    if to != primary.name:
+        _refuse_rolled_back(founder, circle, batch)
     try:
         log.publish(batch, {})
     except FencedError:
@@ -116,6 +121,28 @@ def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
         return read_circle(founder)
     advance_config(log, batch)
     return note_handover(founder, log, batch)
+
+
+def _refuse_rolled_back(founder: FarmDatabase, circle: Circle, batch: Batch) -> None:
+    """Refuse a handover under a tick that another site has taken: the log of the primary was lost or rolled back.
+
+    Raises:
+        FencedError: It was. Nothing was changed.
+    """
+    primary = circle.primary
+    for other in circle.sites:
+        newest = None
+        # Who takes from a site whose log is damaged reports that.
+        with suppress(CorruptError):
+            newest = read_newest(site_database(founder, other.folder)) if other.name != primary else None
+        seen = expanded(newest[0].vector, circle.lineage()).get(batch.history, 0) if newest else 0
+        if seen >= batch.first:
+            raise FencedError(
+                f"the log of site {primary} was lost or rolled back: it ends at tick {batch.first - 1}, and site"
+                f" {other.name} has taken tick {seen}",
+                hint=f"put the folder back, a relay has the same files; or at site {primary}: wlc flush FILE",
+                path=site_database(founder, circle.site(primary).folder).url,
+            )
 
 
 def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Circle) -> Circle:

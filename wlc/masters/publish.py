@@ -75,6 +75,9 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
     fence(config, state)
     source.beat_s = config.beat_s
     present = _present_batch(database, state)
+    if present is None and _has_ended(state):
+        _settle_end(source, database)
+        return _publish_batch(source, database, upto)
     if present is None:
         with source.gather(upto, is_each=config.beat_s == 0) as gathered:
             if gathered is None:
@@ -101,6 +104,27 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
             gathered.note(batch, chain)
     advance_config(database, batch)
     return batch
+
+
+def _has_ended(state: MasterState) -> bool:
+    """Say whether a handover ended the history."""
+    return state.circle is not None and state.circle.has_ended(state.history)
+
+
+def _settle_end(source: Source, database: FarmDatabase) -> None:
+    """Begin a history behind a handover that stands elsewhere in the log: its folder was rolled back meanwhile.
+
+    Raises:
+        FencedError: The log does not hold the handover.
+    """
+    source.has_settled_past = False
+    settle_past(source, database)
+    if _has_ended(state := source.require_state()):
+        raise FencedError(
+            f"a handover ended history {state.history} of {database.name}, and {database.url} does not hold it",
+            hint="put the folder back",
+            path=database.url,
+        )
 
 
 def _with_circle(source: Source, database: FarmDatabase) -> MasterState:

@@ -46,8 +46,6 @@ from wlc.masters.fence import outdated
 from wlc.masters.handover import note_handover, succeed_oneself
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config, Name
@@ -97,7 +95,7 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
             shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
         if shown:
             warnings.warn(f"{shown}; a new history begins, and others give back what is missing", stacklevel=2)
-            _begin_history(source, database, circle, source.renew, lacking)
+            _begin_history(source, database, circle, lacking)
     if rows:
         warnings.warn(
             f"{source} was restored from a backup and has taken {rows} transactions back from its own log", stacklevel=2
@@ -117,13 +115,16 @@ def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
 def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | None:
     """Return the last tick that others contain of a site whose folder lacks published ticks; None if it lacks none.
 
+    A folder that was rolled back may hold another batch under a lost number: one that ends the history.
+
     Raises:
         FencedError: Another site cannot get what the folder lacks.
     """
     state = source.require_state()
     newest = read_newest(database)
     # The newest batch is never pruned.
-    if (newest[0].number if newest else 0) >= state.batch:
+    number, chain = (newest[0].number, newest[1]) if newest else (0, "")
+    if number > state.batch or (number, chain) == (state.batch, state.chain):
         return None
     assert state.site is not None
     is_primary = state.site.name == circle.primary
@@ -166,15 +167,15 @@ def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: Dive
     """Begin a history with what was committed since the database was restored, besides what its log holds."""
     site = source.require_state().site
     assert site is not None
-    start, comes = source.renew, "comes back"
+    comes = "comes back"
     if circle.primary == site.name:
         _refuse_unjudgeable(source, error)
         if not circle.is_mesh:
-            circle, start = succeed_oneself(founder_of(database, site), site.name), source.step_down
+            circle = succeed_oneself(founder_of(database, site), site.name)
             comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
     warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
     source.pass_sequences(_given_out(source, database))
-    _begin_history(source, database, circle, start)
+    _begin_history(source, database, circle)
 
 
 def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> None:
@@ -351,54 +352,106 @@ def _ticks_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
     return known
 
 
-def _begin_history(
-    source: Source,
-    database: FarmDatabase,
-    circle: Circle,
-    start: Callable[[MasterState], None],
-    reached: int | None = None,
-) -> None:
+def _begin_history(source: Source, database: FarmDatabase, circle: Circle, reached: int | None = None) -> None:
     """Begin a history that grew from the last tick that the database holds, behind all that anybody has seen.
 
     Args:
         source: A site.
         database: Its place in the farm.
         circle: As it is in the farm.
-        start: Begins it in the database: `renew` or `step_down` of the source.
         reached: The last tick that others must contain, if not all; those behind it were taken from other sites.
     """
     state = source.require_state()
     assert state.site is not None
     reached = state.tick if reached is None else reached
-    batch, chain = read_newest(database) or (None, "")
-    last = max(state.tick, batch.last if batch else 0, _known_elsewhere(source, database, circle))
-    times = (utc_now(), batch.clock if batch else None, state.clock)
-    contained = {**state.site.contained, state.history: reached}
-    start(
-        replace(
-            state,
-            history=uuid.uuid4().hex[:16],
-            batch=batch.number if batch else 0,
-            chain=chain,
-            tick=last + 1,
-            parent=Origin(state.history, reached),
-            clock=max(time for time in times if time),
-            vector={**state.vector, state.history: reached},
-            fence=None,
-            site=replace(state.site, contained=contained),
-        )
+    begun = replace(
+        state,
+        history=uuid.uuid4().hex[:16],
+        parent=Origin(state.history, reached),
+        tick=max(state.tick, _known_elsewhere(source, database, circle)),
+        vector={**state.vector, state.history: reached},
+        site=replace(state.site, contained={**state.site.contained, state.history: reached}),
     )
+    circle = _start_behind(source, database, circle, begun, read_newest(database))
     _finish_history(source, database, circle)
 
 
+def _start_behind(
+    source: Source, database: FarmDatabase, circle: Circle, state: MasterState, newest: tuple[Batch, str] | None
+) -> Circle:
+    """Let a history begin in the database, behind the newest batch of its log; returns the circle.
+
+    Args:
+        source: A site.
+        database: Its place in the farm.
+        circle: As it was read.
+        state: What to remember, with the last tick that anybody has seen of what the history grew from.
+        newest: The batch, and its chain hash; None if the log is empty.
+    """
+    assert state.site is not None
+    assert state.parent is not None
+    batch, chain = newest or (None, "")
+    if batch is not None and batch.handover is not None:
+        circle = note_handover(founder_of(database, state.site), database, batch)
+    # What a former primary has judged and not published is undone.
+    start = source.step_down if circle.has_ended(state.parent.history) else source.renew
+    times = (utc_now(), batch.clock if batch else None, state.clock)
+    start(
+        replace(
+            state,
+            batch=batch.number if batch else 0,
+            chain=chain,
+            tick=max(state.tick, batch.last if batch else 0) + 1,
+            clock=max(time for time in times if time),
+            fence=None,
+        )
+    )
+    return circle
+
+
+def _came_first(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:
+    """Return the newest batch if it is of another history and stands where a history wants to begin; else None.
+
+    A handover, or a program that had the file open before it was restored, can put it there until all know the history.
+    """
+    newest = read_newest(database)
+    if newest is None or newest[0].number <= state.batch or newest[0].history == state.history:
+        return None
+    return newest
+
+
 def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Make a history that has begun known to the farm, unless it is; its snapshot publishes what waits, too."""
+    """Make a history that has begun known to the farm, unless it is; its snapshot publishes what waits, too.
+
+    Until it has published something, it moves behind what came first into its log.
+    """
     state = source.require_state()
     assert state.site is not None
-    site = circle.site(state.site.name)
-    if state.history == site.history or state.parent is None or state.parent.history != site.history:
+    name = state.site.name
+    known = circle.site(name).history
+    if state.parent is None or known not in (state.history, state.parent.history):
         return
-    former, history = site.history, SiteHistory(state.history, state.parent)
+    if (first := _came_first(database, state)) is not None:
+        source.pass_sequences(_given_out(source, database))
+        circle = _start_behind(source, database, circle, state, first)
+    elif state.history == known:
+        return
+    _announce(source, database)
+    source.has_settled_past = True
+    try:
+        source.take_snapshot(database, is_first=True)
+    except FencedError:
+        if _came_first(database, source.require_state()) is None:
+            raise
+        _finish_history(source, database, circle)
+
+
+def _announce(source: Source, database: FarmDatabase) -> None:
+    """Let `wlc.config` and the circle name the history that has begun; can be repeated."""
+    state = source.require_state()
+    assert state.site is not None
+    assert state.parent is not None
+    name, former, history = state.site.name, state.parent.history, SiteHistory(state.history, state.parent)
 
     def take_over(config: Config) -> Config:
         if config.history not in (former, state.history):
@@ -414,8 +467,6 @@ def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> N
     except MissingError:
         database.create_config(replace(state.config(), state=STARTED))
     changed = change_circle(
-        founder_of(database, state.site), lambda present: with_site(present, site.name, history, utc_now())
+        founder_of(database, state.site), lambda present: with_site(present, name, history, utc_now())
     )
     source.remember(replace(state, site=replace(state.site, circle=changed)))
-    source.has_settled_past = True
-    source.take_snapshot(database, is_first=True)

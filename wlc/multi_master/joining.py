@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, naming, read_circle
 from wlc.farm.clock import utc_now
+from wlc.farm.config import STOPPED
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.membership import refuse_primary_anew, with_site, with_site_anew
@@ -22,6 +23,7 @@ from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
 from wlc.masters.circle_place import site_database
 from wlc.masters.claim import SiteMembership, Wish, claim
+from wlc.masters.founding import stopped_site
 from wlc.masters.lookup import resolve
 from wlc.masters.state import SiteState
 from wlc.masters.status import status_of
@@ -85,7 +87,7 @@ def join(
         remembered = SiteState(site, folder, contained, proofs)
         announcement = _Announcement(founder, circle, remembered, found, is_again=again)
         clock = _last_clock(founder, circle) if circle.is_mesh else None
-        membership = SiteMembership(remembered, announcement.make, is_replica=True, not_before=clock)
+        membership = SiteMembership(remembered, announcement.make, True, _announced(circle, remembered), clock)
         wish = Wish(
             farm=join_url(founder.url, SITES.rstrip("/")),
             name=folder.removeprefix(SITES),
@@ -187,6 +189,11 @@ def contained_by_primary(founder: FarmDatabase, circle: Circle) -> dict[str, int
     log = site_database(founder, circle.site(circle.primary).folder)
     numbers = log.batch_numbers()
     return expanded(log.read_batch(numbers[-1])[0].vector, circle.lineage()) if numbers else {}
+
+
+def _announced(circle: Circle, site: SiteState) -> str:
+    """Return the history by which others know a site whose join was broken off; "" if they do not know it."""
+    return next((each.history for each in circle.sites if (each.name, each.folder) == (site.name, site.folder)), "")
 
 
 def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
@@ -295,6 +302,8 @@ def _held(
         if state is None or state.site is None or state.site.name != site or state.is_master:
             what = f"is a master, {state.name}, and" if state is not None and state.is_master else "is"
             raise InvalidError(f"{source} {what} no replica of {circle.database}", hint=_how_to_join(founder, site))
+        if state.state == STOPPED:
+            raise stopped_site(source, state.site, circle, founder)
         return state.site.contained, state.site.proofs
     for other in circle.sites:
         if position.history in ("", *(history.history for history in other.histories)):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import FencedError, InvalidError
-from wlc.farm.log_end import end_log
+from wlc.farm.log_end import chain_after, end_log
 from wlc.farm.model import Batch, Config, Manifest, Position, Taken, Transaction
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import LOGS, snapshot_data_path, snapshot_folder
@@ -22,10 +21,11 @@ from wlr.derivation.contents import DerivedPart, origin_of, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
     from pathlib import Path
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import DataFile, Digest, Name, Origin
+    from wlc.farm.model import DataFile, Digest, Name
     from wlr.derivation.settings import Derivation
     from wlr.plan.step import Step
 
@@ -43,7 +43,6 @@ class DerivedStanding:
         tick: Its last tick; `clock`: commit time of that transaction, None before the first.
         digests: What its tables hold; all of them are listed.
         vector: Per history the last tick contained.
-        parent: What its history grew from, until its first batch has said so.
     """
 
     position: Position
@@ -53,7 +52,6 @@ class DerivedStanding:
     clock: datetime | None
     digests: Mapping[Name, Digest]
     vector: Mapping[str, int]
-    parent: Origin | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +70,22 @@ class DerivedDatabase:
         said, newest = self.said, read_newest(self.place)
         if self.place.config().history != said.history:
             raise self._fenced()
-        if newest is None or newest[0].number <= said.behind[0]:
+        if newest is None:
             return self._beginning()
         batch, chain = newest
         if batch.history != said.history or len(batch.taken) != 1 or batch.taken[0].filters != said.mark:
             raise self._fenced()
         (proof,) = batch.taken
         position = Position(proof.history, proof.tick, proof.batch, proof.chain)
-        return DerivedStanding(
-            position, batch.number, chain, batch.last, batch.clock, batch.digests, batch.vector, None
-        )
+        return DerivedStanding(position, batch.number, chain, batch.last, batch.clock, batch.digests, batch.vector)
 
     def _beginning(self) -> DerivedStanding:
-        start, (number, chain) = self.said.start, self.said.behind
+        start = self.said.start
         if not start.history:
-            return DerivedStanding(start, number, chain, 0, None, {}, {}, self.said.parent)
+            return DerivedStanding(start, 0, "", 0, None, {}, {})
         manifest = self.place.read_manifest(start.tick)
         clock = manifest.clock if start.tick else None
-        return DerivedStanding(
-            start, number, chain, start.tick, clock, manifest.digests, manifest.vector, self.said.parent
-        )
+        return DerivedStanding(start, 0, "", start.tick, clock, manifest.digests, manifest.vector)
 
     def _fenced(self) -> FencedError:
         return FencedError(
@@ -122,14 +116,18 @@ class DerivedDatabase:
             self.place.create_config(ours)
         except AlreadyExistsError:
             self.place.change_config(lambda config: self._taken_over(config, ours))
-            self._end_former()
+        opening = opening_batch(self.place, said, snapshot)
+        if opening is not None:
+            end_log(self.place, opening, f"wlc derive DB --as {shlex.quote(self.place.url)} --anew")
+            number += 1
         if snapshot is not None:
             self.place.publish_snapshot(snapshot, files)
         folder = snapshot_folder(tick) if snapshot is not None else ""
 
         def started(config: Config) -> Config:
             own = self._own(config)
-            return own if own.state == STARTED else replace(own, state=STARTED, snapshot=folder, batches=number)
+            now = replace(own, state=STARTED, snapshot=folder, batches=number, tick=tick, write=write)
+            return own if own.state == STARTED else now
 
         self.place.change_config(started)
 
@@ -145,24 +143,12 @@ class DerivedDatabase:
         parent = self.said.parent
         if config.history == ours.history:
             return config
-        if parent is None or config.history != parent.history:
+        # One that grew from the same history and was broken off has published nothing.
+        known = {config.history} | ({config.parent.history} if config.parent and config.state == STOPPED else set())
+        if parent is None or parent.history not in known:
             raise taken(self.place)
-        # Until the log is ended, the configuration must not say that it is.
-        return replace(ours, logs=config.logs, snapshot=config.snapshot, batches=config.batches)
-
-    def _end_former(self) -> None:
-        """End what another process can publish under the former history; can be repeated."""
-        parent, (number, chain) = self.said.parent, self.said.behind
-        if parent is not None and number and not self._holds(number, chain):
-            former = number - 1
-            end = final_batch(self.place, parent, self.place.read_batch(former) if former else None)
-            end_log(self.place, end, f"wlc derive DB --as {shlex.quote(self.place.url)} --anew")
-
-    def _holds(self, number: int, chain: str) -> bool:
-        try:
-            return self.place.read_batch(number)[1] == chain
-        except MissingError:
-            return False
+        # Until the log goes on in this history, the configuration must not say that it does.
+        return replace(ours, **{key: getattr(config, key) for key in ("logs", "snapshot", "batches", "tick", "write")})
 
     def _own(self, config: Config) -> Config:
         if config.history != self.said.history:
@@ -204,7 +190,6 @@ class DerivedDatabase:
             transactions=made,
             files=part.files,
             vector=vector,
-            parent=before.parent,
             digests=part.digests,
             taken=(Taken(SOURCE, mark.history, step.last, mark.batch, mark.chain, said.mark),),
         )
@@ -212,7 +197,7 @@ class DerivedDatabase:
         chain = self.place.publish(batch, part.local)
         self.place.change_config(lambda config: _following(self._own(config), batch))
         clock = batch.clock or before.clock
-        return DerivedStanding(step.position, batch.number, chain, batch.last, clock, part.digests, vector, None)
+        return DerivedStanding(step.position, batch.number, chain, batch.last, clock, part.digests, vector)
 
 
 def _following(config: Config, batch: Batch) -> Config:
@@ -221,26 +206,33 @@ def _following(config: Config, batch: Batch) -> Config:
     return replace(config, batches=batch.number + 1, tick=batch.last, write=batch.clock or config.write)
 
 
-def final_batch(place: FarmDatabase, end: Origin, newest: tuple[Batch, str] | None) -> Batch:
-    """Return the batch that ends a derived database's history at a tick, always the same one.
+def opening_batch(place: FarmDatabase, said: Derivation, snapshot: Manifest | None) -> Batch | None:
+    """Return the batch with which a history begins behind another one, always the same; None for the first history.
+
+    It ends what another process can publish under the former history. Its one transaction, without records, is the
+    moment of the snapshot.
 
     Args:
         place: The derived database.
-        end: The history, and its last tick then.
-        newest: The last batch before it, and its chain hash; None if there is none.
+        said: What the first one says of it.
+        snapshot: What the history begins with.
     """
-    batch, chain = newest or (None, "")
-    time = (batch.clock if batch else None) or datetime(1970, 1, 1, tzinfo=UTC)
+    if said.parent is None or snapshot is None:
+        return None
+    start, (number, chain) = said.start, said.behind
     return Batch(
         database=place.name,
-        number=batch.number + 1 if batch else 1,
-        history=end.history,
-        first=end.tick,
-        last=end.tick,
+        number=number + 1,
+        history=said.history,
+        first=start.tick,
+        last=start.tick,
         previous=chain,
         catalog=place.name,
-        transactions=(Transaction(end.tick, place.name, time, time),),
-        vector={**(batch.vector if batch else {}), end.history: end.tick},
+        transactions=(Transaction(start.tick, place.name, snapshot.clock, snapshot.clock),),
+        vector={**snapshot.vector, said.history: start.tick},
+        parent=said.parent,
+        digests=snapshot.digests,
+        taken=(Taken(SOURCE, start.history, start.tick, start.batch, start.chain, said.mark),),
     )
 
 
@@ -273,7 +265,8 @@ def as_own_snapshot(
 
     tables = tuple(replace(table, files=tuple(renamed(file) for file in table.files)) for table in manifest.tables)
     statements = tuple({ddl.statement: ddl for table in tables for ddl in schema_of(table.table)}.values())
-    number, chain = said.behind
+    opening = opening_batch(place, said, manifest)
+    number, chain = (opening.number, chain_after(place, opening)) if opening else said.behind
     own = replace(
         manifest,
         database=place.name,
