@@ -59,6 +59,8 @@ _OTHERS = f"""
         FROM pg_policy JOIN pg_class c ON c.oid = polrelid
         UNION ALL SELECT 'constraint', relnamespace, conname, NULL, relnamespace::regnamespace::text, relname
         FROM pg_constraint k JOIN pg_class c ON c.oid = conrelid WHERE contype IN ('u', 'c', 'f', 'x') AND {_HELD}
+        UNION ALL SELECT 'domain constraint', typnamespace, conname, NULL, typnamespace::regnamespace::text, typname
+        FROM pg_constraint JOIN pg_type t ON t.oid = contypid WHERE contype = 'c' AND convalidated
     ) o JOIN pg_namespace n ON n.oid = o.namespace WHERE {_OURS}"""
 
 

@@ -75,6 +75,13 @@ STATEMENTS = """
     ALTER TYPE {enum} RENAME TO {new}
     ALTER TYPE {enum} SET SCHEMA {schema}
     DROP TYPE {enum} CASCADE
+    CREATE DOMAIN {schema}.{new} AS int CHECK (VALUE > 0)
+    ALTER DOMAIN {domain} ADD CONSTRAINT {new} CHECK (VALUE > 1)
+    ALTER DOMAIN {domain} RENAME CONSTRAINT {check} TO {new}
+    ALTER DOMAIN {domain} DROP CONSTRAINT {check}
+    ALTER DOMAIN {domain} RENAME TO {new}
+    ALTER DOMAIN {domain} SET SCHEMA {schema}
+    DROP DOMAIN {domain} CASCADE
     CREATE SEQUENCE {schema}.{new}
     ALTER SEQUENCE {sequence} INCREMENT BY 2
     ALTER SEQUENCE {sequence} RENAME TO {new}
@@ -117,6 +124,8 @@ CHOICES = {
     "view": f"{_RELATION} = 'v'",
     "column": f"SELECT NULL, attname {_COLUMNS}",
     "constraint": "SELECT NULL, conname FROM pg_constraint WHERE conrelid = {of}",
+    "domain": f"SELECT oid, format_type(oid, NULL) FROM pg_type WHERE typtype = 'd' AND typnamespace{_OWN}",
+    "check": "SELECT NULL, conname FROM pg_constraint WHERE contypid = {of}",
     "enum": "SELECT NULL, format_type(oid, NULL) FROM pg_type WHERE typtype = 'e'",
     "function": f"SELECT NULL, oid::regprocedure::text {_ROUTINES}",
     "called": f"SELECT DISTINCT NULL, oid::regproc::text {_ROUTINES}",

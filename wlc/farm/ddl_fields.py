@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _KIND = re.compile(r"[A-Z]+(?: [A-Z]+)*")
-# Objects that belong to a table say to which.
-_PARTS = frozenset({"INDEX", "TRIGGER", "POLICY", "CONSTRAINT"})
+# Objects that belong to a table or domain say to which.
+_PARTS = frozenset({"INDEX", "TRIGGER", "POLICY", "CONSTRAINT", "DOMAIN CONSTRAINT"})
 _OF_TABLE = "columns key constraints parents"
 _OPTIONAL = {
     ("created", "TABLE"): f"replaces {_OF_TABLE}",
     ("created", "INDEX"): "replaces unique",
     ("created", ""): "replaces",
     ("altered", "TABLE"): _OF_TABLE,
-    ("altered", "TYPE"): "values",
+    ("altered", "VIEW"): "columns",
+    ("altered", "MATERIALIZED VIEW"): "columns",
+    ("altered", "TYPE"): "columns values",
 }
 
 

@@ -171,7 +171,7 @@ class CreatedObject:
 
     Attributes:
         replaces: It took the place of one of the same kind and name.
-        of: The table that it belongs to.
+        of: The table or domain that it belongs to.
         unique: Of a unique index its columns, None for an expression.
         columns: Of a table whose layout is not that of the statement.
         key: Of such a table the columns of the primary key.
@@ -212,7 +212,8 @@ class AlteredObject:
 
     Attributes:
         of: The table that it belongs to.
-        columns: Columns of a table that were added behind the others, dropped, renamed or redefined.
+        columns: Columns of a table that were added behind the others, dropped, renamed or redefined; of a view and of
+            a composite type those that were renamed.
         key: The primary key afterwards, None if it is the same but for names.
         constraints: All constraints afterwards, None if they are the same but for names.
         parents: All parents afterwards, None if they are the same.

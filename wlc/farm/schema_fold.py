@@ -132,6 +132,8 @@ class SchemaFold:
             self.indexes.pop(found.name, None)
         else:
             self.others.discard((found, of))
+            if found.kind == "DOMAIN":
+                self.others = {(part, of) for part, of in self.others if of != found.name}
 
     def _drop_table(self, name: Name) -> None:
         if self.tables.pop(name, None) is not None:
@@ -139,12 +141,16 @@ class SchemaFold:
             self.others = {(found, of) for found, of in self.others if of != name}
 
     def _rename_table(self, old: Name, new: Name) -> None:
-        def table(name: Name) -> Name:
+        self._carry(old, new)
+        self.tables[new] = self.tables.pop(new)
+
+    def _carry(self, old: Name, new: Name) -> None:
+        """Follow a table or domain, and what belongs to it and lies in its schema, to another name."""
+
+        def owner(name: Name) -> Name:
             return new if name == old else name
 
-        # What belongs to a table lies in its schema.
-        self._move(table, lambda name, of: Name(new.schema, name.name) if of == old else name)
-        self.tables[new] = self.tables.pop(new)
+        self._move(owner, lambda name, of: Name(new.schema, name.name) if of == old else name)
 
     def _rename_schema(self, old: str, new: str) -> None:
         def moved(name: Name) -> Name:
@@ -171,6 +177,8 @@ class SchemaFold:
         elif (found, of) in self.others:
             self.others.remove((found, of))
             self.others.add((replace(found, name=to), of))
+            if found.kind == "DOMAIN":
+                self._carry(found.name, to)
 
     def _alter(self, effect: AlteredObject, ddl: Ddl) -> None:
         name = effect.object.name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wlc.capture.postgres.described import DescribedObject
-    from wlc.farm.model import ColumnStep, DdlEffect
+    from wlc.farm.model import DdlEffect
 
 EXTENSION = "CREATE EXTENSION"
 # Those that a PostgreSQL replica ought to have.
@@ -127,7 +127,8 @@ def _altered_parts(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
         case "view" | "materialized view":
             for before, after in zip(old.parts, new.parts, strict=False):
                 if before != after:
-                    yield _alter(new, f"RENAME COLUMN {quote(before)} TO {quote(after)}")
+                    does = AlteredObject(_object(new), columns=((before, after),))
+                    yield _alter(new, f"RENAME COLUMN {quote(before)} TO {quote(after)}", does)
 
 
 def _moved(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
@@ -157,13 +158,15 @@ def _altered_enum(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
     labels = dict(old.parts)
     for oid, label in new.parts:
         if oid in labels and labels[oid] != label:
-            yield _alter(new, f"RENAME VALUE {literal(labels[oid])} TO {literal(label)}", (labels[oid], label))
+            does = AlteredObject(_object(new), values=((labels[oid], label),))
+            yield _alter(new, f"RENAME VALUE {literal(labels[oid])} TO {literal(label)}", does)
     before: str | None = None
     for oid, label in new.parts:
         if oid not in labels:
             first = next((text for number, text in new.parts if number in labels), None)
             place = f" AFTER {literal(before)}" if before is not None else f" BEFORE {literal(first)}" if first else ""
-            yield _alter(new, f"ADD VALUE {literal(label)}{place}", (None, label))
+            does = AlteredObject(_object(new), values=((None, label),))
+            yield _alter(new, f"ADD VALUE {literal(label)}{place}", does)
         before = label
 
 
@@ -179,16 +182,17 @@ def _altered_composite(old: DescribedObject, new: DescribedObject) -> Iterator[D
             continue
         name_before, _, declared_before = before[number]
         if name_before != name:
-            yield _alter(new, f"RENAME ATTRIBUTE {quote(name_before)} TO {quote(name)}")
+            does = AlteredObject(_object(new), columns=((name_before, name),))
+            yield _alter(new, f"RENAME ATTRIBUTE {quote(name_before)} TO {quote(name)}", does)
         if declared_before != declared:
             yield _alter(new, f"ALTER ATTRIBUTE {quote(name)} TYPE {kind}")
 
 
 def _altered_domain(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
-    before, after = old.parts["constraints"], new.parts["constraints"]
+    before, after, domain = old.parts["constraints"], new.parts["constraints"], qualified(new)
     for oid, (name, _) in before.items():
         if oid not in after:
-            yield _alter(new, f"DROP CONSTRAINT IF EXISTS {quote(name)}")
+            yield _alter(new, f"DROP CONSTRAINT IF EXISTS {quote(name)}", DroppedObject(_check(new, name), domain))
     if old.parts["default"] != new.parts["default"]:
         default = new.parts["default"]
         yield _alter(new, "DROP DEFAULT" if default is None else f"SET DEFAULT {default}")
@@ -196,9 +200,11 @@ def _altered_domain(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]
         yield _alter(new, "SET NOT NULL" if new.parts["is_required"] else "DROP NOT NULL")
     for oid, (name, definition) in after.items():
         if oid not in before:
-            yield _alter(new, f"ADD CONSTRAINT {quote(name)} {definition}")
-        elif before[oid][0] != name:
-            yield _alter(new, f"RENAME CONSTRAINT {quote(before[oid][0])} TO {quote(name)}")
+            does = CreatedObject(_check(new, name), of=domain)
+            yield _alter(new, f"ADD CONSTRAINT {quote(name)} {definition}", does)
+        elif (was := before[oid][0]) != name:
+            renamed = RenamedObject(_check(new, was), Name(new.schema, name), domain)
+            yield _alter(new, f"RENAME CONSTRAINT {quote(was)} TO {quote(name)}", renamed)
 
 
 def _altered_sequence(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
@@ -247,20 +253,26 @@ def _object(found: DescribedObject) -> DbObject:
     return DbObject(found.kind.upper(), qualified(found), tuple(found.parts) if is_routine else None)
 
 
+def _check(domain: DescribedObject, name: str) -> DbObject:
+    return DbObject("DOMAIN CONSTRAINT", Name(domain.schema, name))
+
+
 def _of(found: DescribedObject) -> Name | None:
     return Name(*found.parts["table"]) if found.kind == "index" else None
 
 
 def _made(new: DescribedObject, *, replaces: bool = False) -> Ddl:
     unique = tuple(new.parts["unique"]) if new.kind == "index" else ()
-    does = CreatedObject(_object(new), replaces=replaces, of=_of(new), unique=unique)
-    return _postgres(f"CREATE {new.kind.upper()}", new, str(new.definition), does)
+    made = CreatedObject(_object(new), replaces=replaces, of=_of(new), unique=unique)
+    checks = sorted(name for name, _ in new.parts["constraints"].values()) if new.kind == "domain" else ()
+    does = (made, *(CreatedObject(_check(new, name), of=qualified(new)) for name in checks))
+    return _postgres(f"CREATE {new.kind.upper()}", new, str(new.definition), *does)
 
 
-def _alter(new: DescribedObject, what: str, *values: ColumnStep) -> Ddl:
+def _alter(new: DescribedObject, what: str, *does: DdlEffect) -> Ddl:
     kind = f"ALTER {new.kind.upper()}"
-    return _postgres(kind, new, f"{kind} {new.identity} {what}", AlteredObject(_object(new), values=values))
+    return _postgres(kind, new, f"{kind} {new.identity} {what}", *(does or (AlteredObject(_object(new)),)))
 
 
-def _postgres(kind: str, found: DescribedObject, statement: str, does: DdlEffect) -> Ddl:
-    return Ddl(kind, qualified(found), statement, dialect=POSTGRES, does=(does,))
+def _postgres(kind: str, found: DescribedObject, statement: str, *does: DdlEffect) -> Ddl:
+    return Ddl(kind, qualified(found), statement, dialect=POSTGRES, does=does)
