@@ -49,8 +49,8 @@ def test_extensions_are_named_and_what_is_missing_stays_listed(
     with pytest.warns(UserWarning, match="is left out"):
         wlr.replicate("x", farm=farm, into=copy, register=False)
     left_out = wlr.status(copy).left_out
-    assert set(left_out) == {"index public.named", "view public.w"}
-    assert "gin_trgm_ops" in left_out["index public.named"]
+    assert set(left_out) == {"index named of table public.t", "view public.w"}
+    assert "gin_trgm_ops" in left_out["index named of table public.t"]
     # What is dropped, or made in the end, is not missing any more.
     execute(copy, "CREATE EXTENSION pg_trgm")
     execute(
@@ -200,7 +200,7 @@ def test_a_file_and_a_lake_list_what_only_postgresql_has(database_url: str, tmp_
     for into in (copy, lake):
         wlr.replicate("x", farm=farm, into=into, register=False)
         listed = wlr.status(into).left_out
-        assert set(listed) == {"constraint positive of table public.t", "index public.by_a", "view public.v"}
+        assert set(listed) == {"constraint positive of table public.t", "index by_a of table public.t", "view public.v"}
         assert set(listed.values()) == {"only PostgreSQL replicas have it"}
     execute(
         database_url,
@@ -213,7 +213,7 @@ def test_a_file_and_a_lake_list_what_only_postgresql_has(database_url: str, tmp_
         assert set(wlr.status(into).left_out) == {
             "constraint positive of table public.s",
             "constraint u_id_fkey of table public.u",
-            "function public.f",
+            "function public.f(integer)",
             "view public.w",
         }
 
@@ -262,8 +262,8 @@ def test_what_calls_a_function_of_an_extension_stops_no_rows(
             assert execute(copy, query) == execute(database_url, query)
         left_out = wlr.status(copy).left_out
         assert set(left_out) == {
-            "function public.token",
-            "function public.nested",
+            "function public.token()",
+            "function public.nested()",
             "default of domain public.tok",
             "constraint renamed of domain public.tok",
             "constraint more of domain public.tok",
@@ -309,7 +309,7 @@ def test_what_came_before_its_table_is_made_with_it(
         wlr.replicate(into=copy)
     left_out = wlr.status(copy).left_out
     assert set(left_out) == {
-        "function public.n",
+        "function public.n()",
         "function public.n(integer)",
         "EXECUTE for PUBLIC on function public.n()",
         "view public.shown",

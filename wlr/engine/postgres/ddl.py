@@ -11,7 +11,7 @@ from psycopg import errors
 
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import CreatedObject, Ddl, Name
 from wlr.ddl import left_out
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
@@ -42,7 +42,6 @@ _ITS_VALUES = "only a superuser can create it, from functions in C; its values a
 _LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey, errors.SyntaxError)
 # The same for what holds no rows.
 _LACKS_WHAT_COMES = (*_LACKS, errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
-_ROUTINES = ("FUNCTION", "PROCEDURE")
 _IS_THERE = (errors.DuplicateObject, errors.DuplicateTable, errors.DuplicateFunction)
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
@@ -149,13 +148,14 @@ class SchemaChange:
                     run(self._connection, "SET LOCAL search_path = public")
                     self.access.run(text)
                     return
-                left_out.follow(self._left_out, ddl, text)
-                if text is not None:
-                    self._in_own_words(text, ddl)
-                else:
+                was_lacking = left_out.listed_object(ddl) in self._left_out
+                left_out.follow(self._left_out, ddl)
+                if text is None:
                     self._search(ddl.search_path)
                     self._translated(ddl, is_rewritten=is_rewritten, holds_back=holds_back)
-                left_out.forget(self._left_out, ddl, text)
+                # What has the name of something that is left out belongs to the owner.
+                elif not (was_lacking and ddl.kind.startswith("DROP ")):
+                    self._in_own_words(text, ddl)
         except StepError as error:
             if text is not None and self._do_without(text, ddl, error):
                 return
@@ -182,6 +182,7 @@ class SchemaChange:
             if self._lacks_names(ddl):
                 self._translated(ddl, is_rewritten=False, holds_back=None)
             return
+        self._left_out.pop(missing_features.redefined(text), None)
         if (from_above := missing_features.inherited(text)) and from_above[1] in self._columns(from_above[0]):
             # A partition must not even be asked.
             return
@@ -189,13 +190,11 @@ class SchemaChange:
         # Names in it are qualified, or those of extensions.
         run(self._connection, "SET LOCAL search_path = public")
         verb, _, kind = ddl.kind.partition(" ")
-        what = f"{kind.lower()} {ddl.object}"
-        if verb == "DROP" and what in self._left_out:
-            del self._left_out[what]
-            return
+        what = left_out.listed_object(ddl)
         if kind == "TYPE" and self._stands_in(text, ddl):
             return
-        if self._patterns and (table := permitted_ddl.indexed_by(text)) and not self._is_there(table):
+        made_of = (each.of for each in ddl.does if isinstance(each, CreatedObject) and each.object.kind == "INDEX")
+        if self._patterns and not all(of is None or self._is_there(of) for of in made_of):
             # It is one of the tables that this replica does not have.
             return
         view = permitted_ddl.view_of(text)
@@ -204,16 +203,8 @@ class SchemaChange:
             if view is not None:
                 self.access.withdraw(view)
             return
-        if kind in _ROUTINES and verb == "CREATE":
-            what = self._told_apart(what, text)
         made = PostgresStatement(text, what if permitted_ddl.may_be_left_out(text) else None)
         self.execute(made, view=view, is_change=verb not in ("CREATE", "DROP"), is_retried=verb == "CREATE")
-
-    def _told_apart(self, what: str, text: str) -> str:
-        """Return how a routine is listed: with its arguments if another one of its name is listed."""
-        listed = dict(left_out.to_retry(self._left_out)).get(what)
-        header = text.partition("\n")[0]
-        return what if listed is None or listed.startswith(header) else f"{what}{header[header.find('(') :]}"
 
     def try_again(self) -> None:
         """Make what was left out because it lacked something that is there now.

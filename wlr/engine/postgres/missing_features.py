@@ -24,12 +24,14 @@ _NAME = r'"(?:[^"]|"")+"'
 _TABLE = rf"{_NAME}\.{_NAME}"
 _CREATED = re.compile(rf"CREATE TABLE ({_TABLE}) \(.+", re.DOTALL)
 _PARTITION = re.compile(rf"ALTER TABLE ({_TABLE}) (ATTACH|DETACH) PARTITION ({_TABLE})(?: .*)?", re.DOTALL)
-_DEFAULT = re.compile(rf"ALTER TABLE ONLY ({_TABLE}) ALTER COLUMN ({_NAME}) SET DEFAULT .*", re.DOTALL)
 _ADDED = re.compile(rf"ALTER TABLE ({_TABLE}) ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
 # Names of types come as the server writes them.
 _TYPE = r"""((?:"(?:[^"]|"")+"|[\w$]+)\.(?:"(?:[^"]|"")+"|[\w$]+))"""
 _DOMAIN = re.compile(rf"CREATE DOMAIN {_TYPE} AS .+", re.DOTALL)
-_DOMAIN_DEFAULT = re.compile(rf"ALTER DOMAIN {_TYPE} SET DEFAULT .*", re.DOTALL)
+_REDEFINED = re.compile(
+    rf"ALTER (?:TABLE(?: ONLY)? ({_TABLE}) ALTER COLUMN ({_NAME})|DOMAIN {_TYPE}) (TYPE|(?:SET|DROP) DEFAULT)(?: .*)?",
+    re.DOTALL,
+)
 _DOMAIN_CHECK = re.compile(rf"ALTER DOMAIN {_TYPE} ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
 _COLLATED = re.compile(
     rf"(ALTER TABLE ({_TABLE}) (?:ALTER|ADD) COLUMN (?:IF NOT EXISTS )?({_NAME}) .*?)"
@@ -76,22 +78,31 @@ def lesser(statement: str) -> Iterator[Lesser]:
     """
     if found := _CREATED.fullmatch(statement):
         yield from _created(statement, found[1])
-    elif found := _DEFAULT.fullmatch(statement):
-        table, column = found.groups()
-        yield Lesser("", (Part(f"default of column {_plain(column)} of table {_name(table)}", statement),))
     elif found := _ADDED.fullmatch(statement):
         table, name = found.groups()
         yield Lesser("", (Part(f"constraint {_plain(name)} of table {_name(table)}", statement),))
     elif found := _DOMAIN.fullmatch(statement):
         yield _domain(statement, found[1])
-    elif found := _DOMAIN_DEFAULT.fullmatch(statement):
-        yield Lesser("", (Part(f"default of domain {_name(found[1])}", statement),))
     elif found := _DOMAIN_CHECK.fullmatch(statement):
         domain, name = found.groups()
         yield Lesser("", (Part(f"constraint {_plain(name)} of domain {_name(domain)}", statement),))
     elif found := _COLLATED.fullmatch(statement):
         before, table, column, after = found.groups()
         yield Lesser(f"{before}{after}", (Part(f"collation of column {_plain(column)} of table {_name(table)}", ""),))
+    elif (what := redefined(statement)).startswith("default"):
+        yield Lesser("", (Part(what, statement),))
+
+
+def redefined(statement: str) -> str:
+    """Return the default or collation that a statement sets or takes away, as it is listed; "" if it does neither.
+
+    What the statement did says only that the column or domain is another one.
+    """
+    if not (found := _REDEFINED.fullmatch(statement)):
+        return ""
+    table, column, domain, verb = found.groups()
+    whole = f"domain {_name(domain)}" if domain else f"column {_plain(column)} of table {_name(table)}"
+    return f"{'collation' if verb == 'TYPE' else 'default'} of {whole}"
 
 
 def inheriting(statement: str) -> str | None:

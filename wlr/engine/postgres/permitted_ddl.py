@@ -171,18 +171,6 @@ def view_of(statement: str) -> Name | None:
     return Name(names[0] if len(names) == 2 else "public", names[-1])
 
 
-def indexed_by(statement: str) -> Name | None:
-    """Return the table that a checked statement makes an index of, None if it makes none; its name is qualified."""
-    listed = pieces(statement)
-    words = [piece.group(0).upper() if piece.lastgroup == "word" else "" for piece in listed]
-    if words[0] != "CREATE" or "INDEX" not in words[1:3] or "ON" not in words:
-        return None
-    at = words.index("ON") + 1
-    at += words[at] == "ONLY"
-    names = [plain(piece) for piece in listed[at : at + 3]]
-    return Name(names[0], names[2]) if names[1:2] == ["."] else None
-
-
 def may_be_left_out(statement: str) -> bool:
     """Say whether the statement is about an object without rows, which a replica does not need."""
     return _MAY_BE_LEFT_OUT.match(_words(statement)) is not None

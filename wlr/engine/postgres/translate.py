@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Layout, Name, Unique
+from wlr.ddl.left_out import listed_object
 from wlr.engine.postgres import types
 from wlr.engine.postgres.constraints import ConstraintTranslator
 from wlr.engine.postgres.expressions import expression_sql, view_sql
@@ -265,7 +266,7 @@ class Translator:
 
     def _create_index(self, is_unique: bool) -> Translation:
         index = self.reader.name()
-        what = f"index {self.ddl.object}"
+        what = listed_object(self.ddl)
         if not self.reader.take("ON"):
             raise ValueError("an index is ON a table")
         table = self.resolve(self.reader.path())
@@ -408,7 +409,7 @@ class Translator:
         if reader.take("SET", "NOT", "NULL") or reader.take("DROP", "NOT", "NULL"):
             return [(f"{head} {'DROP' if column.nullable else 'SET'} NOT NULL", None)]
         # If the new default has no counterpart, the old one must not stay.
-        actions: list[tuple[str, str | None]] = [(f"{head} DROP DEFAULT", None)]
+        actions: list[tuple[str, str | None]] = [(f"{head} DROP DEFAULT", self._default(column)[1])]
         if reader.take("SET", "DATA", "TYPE") or reader.take("SET", "TYPE") or reader.take("TYPE"):
             # The rows follow with their new values, so there is nothing to compute.
             using = f"USING CAST(NULL AS {types.postgres_type(column.type)})"
