@@ -16,7 +16,7 @@ import wlr
 from tests.handmade import HandmadeFarm
 from tests.postgres.cluster import execute
 from wlc.farm.errors import ReplayError
-from wlc.farm.model import Column, Ddl, Layout, Name
+from wlc.farm.model import Column, DbObject, Ddl, DroppedObject, Layout, Name
 from wlc.farm.seal import keys
 
 if TYPE_CHECKING:
@@ -354,6 +354,8 @@ def test_what_is_listed_can_be_typed(roles: Cluster, tmp_path: Path) -> None:
     for cause in left_out.values():
         execute(copy, cause.partition(" run ")[2])
     assert execute(copy, "SELECT roles::text FROM pg_policies") == [("{later,reader}",)]
-    farm.publish([Ddl("DROP FUNCTION", Name("public", "f"), "DROP FUNCTION public.f(text)", dialect="postgres")])
+    f, dropped = Name("public", "f"), "DROP FUNCTION public.f(text)"
+    does = (DroppedObject(DbObject("FUNCTION", f, ("text",))),)
+    farm.publish([Ddl("DROP FUNCTION", f, dropped, dialect="postgres", does=does)])
     wlr.replicate(into=copy, register=False)
-    assert set(wlr.status(copy).left_out) == {"policy p for later on table public.t"}
+    assert set(wlr.status(copy).left_out) == left_out.keys() - {"EXECUTE for later on function public.f(text)"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Name
-from wlr.engine.postgres.missing_features import Lesser, Part, flattened, heir, inheriting, lesser, renamed
+from wlr.engine.postgres.missing_features import Lesser, Part, flattened, lesser, redefined
 
 TABLE = """
     CREATE TABLE "s"."a.t" ("i d" numeric(10,2) DEFAULT f(1, ',)') NOT NULL, "DEFAULT" text COLLATE s."o w" NOT NULL,
@@ -78,20 +78,22 @@ def test_what_no_master_writes_so_is_left_alone(statement: str) -> None:
     assert list(lesser(statement)) == []
 
 
-def test_partitions_of_an_ordinary_table_inherit() -> None:
-    attached = inheriting('ALTER TABLE "s"."p" ATTACH PARTITION "s"."p1" FOR VALUES IN (1)')
-    assert attached == 'ALTER TABLE "s"."p1" INHERIT "s"."p"'
-    detached = inheriting('ALTER TABLE "s"."p" DETACH PARTITION "s"."p1"')
-    assert detached == 'ALTER TABLE "s"."p1" NO INHERIT "s"."p"'
-    assert inheriting('ALTER TABLE "s"."p1" INHERIT "s"."p"') is None
-    assert heir(attached) == Name("s", "p1")
-    assert heir(detached) is None
+def test_partitions_outlive_the_table_that_they_were_parts_of() -> None:
     detach, *_, drop = flattened(Name("s", "p1"), [Name("s", "p11")])
     assert detach == 'ALTER TABLE "s"."p1" DETACH PARTITION "s"."p11"'
     # Partitions that were not detached would be dropped, too.
     assert drop == 'DROP TABLE "s"."dbfarm_partitioned"'
 
 
-def test_a_constraint_that_is_renamed_is_listed_by_its_new_name() -> None:
-    assert renamed('ALTER TABLE "s"."t" RENAME CONSTRAINT "a" TO "b"') == "constraint b of table s.t"
-    assert renamed('ALTER TABLE "s"."t" RENAME COLUMN "a" TO "b"') == ""
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ('ALTER TABLE ONLY "s"."t" ALTER COLUMN "c" DROP DEFAULT', "default of column c of table s.t"),
+        ('ALTER TABLE "s"."t" ALTER COLUMN "c d" TYPE text', "collation of column c d of table s.t"),
+        ('ALTER DOMAIN s."D" SET DEFAULT f()', "default of domain s.D"),
+        ('ALTER TABLE "s"."t" ALTER COLUMN "c" SET NOT NULL', ""),
+        ("ALTER DOMAIN s.d DROP NOT NULL", ""),
+    ],
+)
+def test_a_default_or_a_collation_is_another_one(statement: str, what: str) -> None:
+    assert redefined(statement) == what

@@ -11,7 +11,7 @@ from psycopg import errors
 
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.model import CreatedObject, Ddl, Name
+from wlc.farm.model import AlteredObject, CreatedObject, Ddl, Name, RenamedObject
 from wlr.ddl import left_out
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from wlc.dialect.postgres.connection import Connection
-    from wlc.farm.model import SequencePosition
+    from wlc.farm.model import DdlEffect, SequencePosition
     from wlr.engine.postgres.connection import Address
     from wlr.engine.postgres.names import Names
     from wlr.plan.step import Step
@@ -45,9 +45,9 @@ _LACKS_WHAT_COMES = (*_LACKS, errors.UndefinedTable, errors.UndefinedColumn, err
 _IS_THERE = (errors.DuplicateObject, errors.DuplicateTable, errors.DuplicateFunction)
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
-_PARTITIONS = """
-    SELECT n.nspname, c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid
-    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE inhparent = to_regclass(%s) ORDER BY c.oid
+_KIN = """
+    SELECT n.nspname, c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = {}
+    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {} = to_regclass(%s) ORDER BY c.oid
 """
 _OWNERS_TYPE = """
     SELECT CASE WHEN typtype = 'b' THEN 'base' WHEN relkind = 'f' THEN 'foreign' END
@@ -260,14 +260,17 @@ class SchemaChange:
             ddl: Its record.
             error: How it failed.
         """
-        if self._refers_to_nothing(text, error):
-            if missing_features.kinship(text):
+        own = [effect for effect in ddl.does if ddl.object in (effect.object.name, effect.of)]
+        altered = (effect.parents for effect in own if isinstance(effect, AlteredObject))
+        parents = next((found for found in altered if found is not None), None)
+        if self._refers_to_nothing(ddl.object, own, parents, error):
+            if parents is not None:
                 return True
-        elif (inheriting := missing_features.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
-            return self._inherit(inheriting, ddl)
+        elif parents is not None and isinstance(error.__cause__, psycopg.Error):
+            return self._inherit(ddl.object, parents)
         elif not isinstance(error, ReachingError) and not isinstance(error.__cause__, _LACKS):
             return False
-        if missing_features.renamed(text) in self._left_out:
+        if any(isinstance(effect, RenamedObject) and left_out.listed(effect) in self._left_out for effect in own):
             return True
         for lesser in missing_features.lesser(text):
             if lesser.sql and self._try(lesser.sql, str(ddl.object)):
@@ -278,34 +281,42 @@ class SchemaChange:
             return True
         return False
 
-    def _refers_to_nothing(self, text: str, error: StepError) -> bool:
+    def _refers_to_nothing(
+        self, table: Name, own: Collection[DdlEffect], parents: Sequence[Name] | None, error: StepError
+    ) -> bool:
         """Say whether a change failed because it names a second table, which the replica does not have."""
         if not isinstance(error.__cause__, errors.UndefinedTable):
             return False
-        if kinship := missing_features.kinship(text):
-            return self._is_there(kinship[0]) and not self._is_there(kinship[1])
-        table = missing_features.added_to(text)
-        return text.startswith("CREATE TABLE ") if table is None else self._is_there(table)
+        made = {effect.object.kind for effect in own if isinstance(effect, CreatedObject)}
+        if "TABLE" in made:
+            return True
+        is_above = parents is not None and not any(map(self._is_there, parents[-1:]))
+        return (is_above or "CONSTRAINT" in made) and self._is_there(table)
 
-    def _inherit(self, statement: str, ddl: Ddl) -> bool:
-        """Let a partition inherit from a table whose partitioning is left out, or no longer; say whether it can."""
-        failed, table = self._try(statement, str(ddl.object)), missing_features.heir(statement)
-        if not failed or table is None:
-            return not failed
-        if fetch(self._connection, _IS_PARTITIONED, [table.sql]) != [(True,)]:
+    def _inherit(self, table: Name, parents: Collection[Name]) -> bool:
+        """Let a table inherit from those above it now, as the partitioning of one is left out; say whether it can."""
+        present = self._kin("inhparent", "inhrelid", table)
+        changes = [f"NO INHERIT {parent.sql}" for parent in present if parent not in parents]
+        changes += [f"INHERIT {parent.sql}" for parent in parents if parent not in present]
+        statements = [f"ALTER TABLE {table.sql} {change}" for change in changes]
+        if not any(self._try(each, str(table)) for each in statements):
+            return True
+        if not parents or fetch(self._connection, _IS_PARTITIONED, [table.sql]) != [(True,)]:
             return False
         # A partitioned table cannot inherit.
         let_go(self._connection, [table])
-        partitions = [Name(*found) for found in fetch(self._connection, _PARTITIONS, [table.sql])]
-        inheriting = (f"ALTER TABLE {partition.sql} INHERIT {table.sql}" for partition in partitions)
+        partitions = self._kin("inhrelid", "inhparent", table)
         if (
-            any(self._try(each, str(ddl.object)) for each in missing_features.flattened(table, partitions))
-            or not all(self._inherit(each, ddl) for each in inheriting)
-            or self._try(statement, str(ddl.object))
+            any(self._try(each, str(table)) for each in missing_features.flattened(table, partitions))
+            or not all(self._inherit(partition, [table]) for partition in partitions)
+            or any(self._try(each, str(table)) for each in statements)
         ):
             return False
         self._leave_out(f"partitioning of table {table}", "that of the table above it is left out")
         return True
+
+    def _kin(self, wanted: str, known: str, table: Name) -> list[Name]:
+        return [Name(*found) for found in fetch(self._connection, _KIN.format(wanted, known), [table.sql])]
 
     def _try(self, statement: str, about: str) -> StepError | None:
         """Run a statement of the farm, or one that was made of it, and return why it cannot be run."""

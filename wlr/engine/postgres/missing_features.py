@@ -23,8 +23,6 @@ _COLUMN_PARTS = ("COLLATE", "GENERATED", "DEFAULT", "NOT")
 _NAME = r'"(?:[^"]|"")+"'
 _TABLE = rf"{_NAME}\.{_NAME}"
 _CREATED = re.compile(rf"CREATE TABLE ({_TABLE}) \(.+", re.DOTALL)
-_PARTITION = re.compile(rf"ALTER TABLE ({_TABLE}) (ATTACH|DETACH) PARTITION ({_TABLE})(?: .*)?", re.DOTALL)
-_ADDED = re.compile(rf"ALTER TABLE ({_TABLE}) ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
 # Names of types come as the server writes them.
 _TYPE = r"""((?:"(?:[^"]|"")+"|[\w$]+)\.(?:"(?:[^"]|"")+"|[\w$]+))"""
 _DOMAIN = re.compile(rf"CREATE DOMAIN {_TYPE} AS .+", re.DOTALL)
@@ -32,16 +30,13 @@ _REDEFINED = re.compile(
     rf"ALTER (?:TABLE(?: ONLY)? ({_TABLE}) ALTER COLUMN ({_NAME})|DOMAIN {_TYPE}) (TYPE|(?:SET|DROP) DEFAULT)(?: .*)?",
     re.DOTALL,
 )
-_DOMAIN_CHECK = re.compile(rf"ALTER DOMAIN {_TYPE} ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
+_ADDED = re.compile(rf"ALTER (?:TABLE ({_TABLE})|DOMAIN {_TYPE}) ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
 _COLLATED = re.compile(
     rf"(ALTER TABLE ({_TABLE}) (?:ALTER|ADD) COLUMN (?:IF NOT EXISTS )?({_NAME}) .*?)"
     rf" COLLATE (?:{_NAME}|\w+)\.(?:{_NAME}|\w+)(.*)",
     re.DOTALL,
 )
 _COMES_FROM_ABOVE = re.compile(rf"ALTER TABLE ({_TABLE}) ADD COLUMN IF NOT EXISTS ({_NAME}) .*", re.DOTALL)
-_RENAMED = re.compile(rf"ALTER (?:TABLE ({_TABLE})|DOMAIN {_TYPE}) RENAME CONSTRAINT {_NAME} TO ({_NAME})")
-_INHERITS = re.compile(rf"ALTER TABLE ({_TABLE}) INHERIT {_TABLE}")
-_HEIR = re.compile(rf"ALTER TABLE ({_TABLE}) (?:NO )?INHERIT ({_TABLE})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +74,10 @@ def lesser(statement: str) -> Iterator[Lesser]:
     if found := _CREATED.fullmatch(statement):
         yield from _created(statement, found[1])
     elif found := _ADDED.fullmatch(statement):
-        table, name = found.groups()
-        yield Lesser("", (Part(f"constraint {_plain(name)} of table {_name(table)}", statement),))
+        table, domain, name = found.groups()
+        yield Lesser("", (Part(f"constraint {_plain(name)} of {_whole(table, domain)}", statement),))
     elif found := _DOMAIN.fullmatch(statement):
         yield _domain(statement, found[1])
-    elif found := _DOMAIN_CHECK.fullmatch(statement):
-        domain, name = found.groups()
-        yield Lesser("", (Part(f"constraint {_plain(name)} of domain {_name(domain)}", statement),))
     elif found := _COLLATED.fullmatch(statement):
         before, table, column, after = found.groups()
         yield Lesser(f"{before}{after}", (Part(f"collation of column {_plain(column)} of table {_name(table)}", ""),))
@@ -101,42 +93,17 @@ def redefined(statement: str) -> str:
     if not (found := _REDEFINED.fullmatch(statement)):
         return ""
     table, column, domain, verb = found.groups()
-    whole = f"domain {_name(domain)}" if domain else f"column {_plain(column)} of table {_name(table)}"
-    return f"{'collation' if verb == 'TYPE' else 'default'} of {whole}"
-
-
-def inheriting(statement: str) -> str | None:
-    """Return what attaches or detaches a partition if the table above it is an ordinary one; None for all others."""
-    if not (found := _PARTITION.fullmatch(statement)):
-        return None
-    above, verb, part = found.groups()
-    return f"ALTER TABLE {part} {'INHERIT' if verb == 'ATTACH' else 'NO INHERIT'} {above}"
-
-
-def heir(statement: str) -> Name | None:
-    """Return the table that a statement lets inherit; None if it lets none."""
-    found = _INHERITS.fullmatch(statement)
-    return _name(found[1]) if found else None
-
-
-def kinship(statement: str) -> tuple[Name, Name] | None:
-    """Return the table that begins or ceases to be below another one by a statement, and the other one."""
-    if found := _PARTITION.fullmatch(statement):
-        return _name(found[3]), _name(found[1])
-    found = _HEIR.fullmatch(statement)
-    return (_name(found[1]), _name(found[2])) if found else None
+    of = f"column {_plain(column)} of " if column else ""
+    return f"{'collation' if verb == 'TYPE' else 'default'} of {of}{_whole(table, domain)}"
 
 
 def inherited(statement: str) -> tuple[Name, str] | None:
-    """Return the table to which a statement adds a column that it has from a table above, and the column."""
+    """Return the table to which a statement adds a column that it has from a table above, and the column.
+
+    What the statement did does not say so, and has no generated columns.
+    """
     found = _COMES_FROM_ABOVE.fullmatch(statement)
     return (_name(found[1]), _plain(found[2])) if found else None
-
-
-def added_to(statement: str) -> Name | None:
-    """Return the table to which a statement adds a constraint; None if it adds none."""
-    found = _ADDED.fullmatch(statement)
-    return _name(found[1]) if found else None
 
 
 def flattened(table: Name, partitions: Iterable[Name]) -> Iterator[str]:
@@ -147,14 +114,6 @@ def flattened(table: Name, partitions: Iterable[Name]) -> Iterator[str]:
     yield f"ALTER TABLE {table.sql} RENAME TO {quote(before.name)}"
     yield f"CREATE TABLE {table.sql} (LIKE {before.sql} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED)"
     yield f"DROP TABLE {before.sql}"
-
-
-def renamed(statement: str) -> str:
-    """Return the constraint to which a statement gives this name, as it is listed; "" if it renames none."""
-    found = _RENAMED.fullmatch(statement)
-    if not found:
-        return ""
-    return f"constraint {_plain(found[3])} of {f'table {_name(found[1])}' if found[1] else f'domain {_name(found[2])}'}"
 
 
 def _created(statement: str, table: str) -> Iterator[Lesser]:
@@ -266,3 +225,7 @@ def _plain(name: str) -> str:
 def _name(table: str) -> Name:
     schema, name = re.findall(rf"{_NAME}|[\w$]+", table)
     return Name(_plain(schema), _plain(name))
+
+
+def _whole(table: str | None, domain: str) -> str:
+    return f"table {_name(table)}" if table else f"domain {_name(domain)}"
