@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
-from wlc.farm.model import Name
+from wlc.farm.model import AlteredObject, DbObject, Name
+from wlc.farm.schema_fold import column_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import duckdb
 
-    from wlc.dialect.duckdb.table_statement import TableStatement
     from wlc.farm.model import Ddl
 
 _KEYS = """
@@ -39,34 +39,27 @@ class DroppedColumn:
     column: str
 
 
-def blocked_column(
-    connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl, about: TableStatement | None
-) -> DroppedColumn | None:
+def blocked_column(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> DroppedColumn | None:
     """Return the column that a statement drops if DuckDB would refuse that for a key or an index behind the column.
 
     Args:
         connection: That will run it.
         catalog: Name of the database there.
-        ddl: The statement.
-        about: What it is about; None for a statement that is not about a table.
+        ddl: The statement, which may change the table that is its object.
     """
-    column = _dropped(ddl.statement) if about else None
-    if about is None or column is None:
+    table = ddl.object
+    altered = (each for each in ddl.does if isinstance(each, AlteredObject) and each.object == DbObject("TABLE", table))
+    column = next((old for each in altered for old, new in each.columns if old is not None and new is None), None)
+    layout = catalogs.tables(connection, catalog).get(table) if column is not None else None
+    names = column_names(layout) if layout else ()
+    if column not in names:
         return None
-    layouts = catalogs.tables(connection, catalog)
-    table = next((name for name in layouts if name.folded == about.table.folded), None)
-    if table is None:
-        return None
-    names = [found.name for found in layouts[table].columns]
-    place = next((number for number, name in enumerate(names) if name.lower() == column.lower()), None)
-    if place is None:
-        return None
-    later = {name.lower() for name in names[place + 1 :]}
+    later = {name.lower() for name in names[names.index(column) + 1 :]}
     keys = connection.execute(_KEYS, [catalog, table.schema, table.name]).fetchall()
     depend = any(name.lower() in later for (listed,) in keys for name in listed)
     query = "SELECT count(*) FROM duckdb_indexes() WHERE database_name = ? AND schema_name = ? AND table_name = ?"
     has_index = connection.execute(query, [catalog, table.schema, table.name]).fetchall()[0][0]
-    return DroppedColumn(table, names[place]) if depend or (has_index and later) else None
+    return DroppedColumn(table, column) if depend or (has_index and later) else None
 
 
 def without_column(connection: duckdb.DuckDBPyConnection, catalog: str, dropped: DroppedColumn) -> None:
@@ -88,19 +81,6 @@ def without_column(connection: duckdb.DuckDBPyConnection, catalog: str, dropped:
         *afterwards,
     ):
         connection.execute(statement)
-
-
-def _dropped(statement: str) -> str | None:
-    """Return the column that ALTER TABLE … DROP COLUMN names; None for other statements and for fields of columns."""
-    listed = tokens(statement)
-    at = next((n for n, token in enumerate(listed) if token.word == "DROP"), None)
-    if at is None or [token.word for token in listed[:2]] != ["ALTER", "TABLE"]:
-        return None
-    rest = [token for token in listed[at + 1 :] if token.word not in ("COLUMN", "IF", "EXISTS")]
-    if any(token.word in ("NOT", "DEFAULT", "CONSTRAINT") for token in rest[:1]) or listed[at - 2].word == "ALTER":
-        return None
-    is_field = len(rest) > 1 and rest[1].text == "."
-    return None if is_field or not rest else rest[0].name
 
 
 def _items(sql: str, column: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.lexer import tokens
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import AlteredObject, CreatedObject, Ddl, Reference, RenamedObject
 from wlc.farm.schema_fold import created_table, table_effects, table_names
@@ -53,12 +52,6 @@ def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> b
     touched = {ddl.object.folded, *(name.folded for names in table_names(ddl) for name in names.both)}
     touched |= {effect.of.folded for effect in ddl.does if effect.of is not None}
     return touched.isdisjoint(table.folded for table in tables)
-
-
-def named_in(ddl: Ddl, tables: Collection[Name]) -> list[Name]:
-    """Return the tables that a statement may be about: it has a word that is their name or their schema."""
-    words = {token.name.lower() for text in (ddl.statement, ddl.original or "") for token in tokens(text)}
-    return [table for table in tables if {table.name.lower(), table.schema.lower()} & words]
 
 
 def may_be_left_out(

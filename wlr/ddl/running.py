@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.dialect.duckdb import settings
-from wlc.dialect.duckdb.lexer import unquoted, without_comments
-from wlc.dialect.duckdb.table_statement import about_table
+from wlc.dialect.duckdb.lexer import without_comments
 from wlc.dialect.sql import literal, quote
 from wlr.ddl.memory_limit import bounded
 from wlr.ddl.rebuild import blocked_column, without_column
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Ddl, Name, SequencePosition
 
 _ALLOWED = {"CREATE", "ALTER", "DROP"}
-_IDENTIFIER = r'(?:"(?:[^"]|"")*"|[\w$]+)'
-_PATH = rf"{_IDENTIFIER}(?:\s*\.\s*{_IDENTIFIER}){{0,2}}"
-_ALTERED = re.compile(rf"\s*ALTER\s+TABLE\s+(?:IF\s+EXISTS\s+)?({_PATH})", re.IGNORECASE)
+_ALTERS_TABLE = re.compile(r"\s*ALTER\s+TABLE\b", re.IGNORECASE)
 
 
 def check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
@@ -64,7 +61,7 @@ def _check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Non
     except duckdb.Error as error:
         raise StepError(f"statement cannot be parsed: {error}", table=str(ddl.object)) from error
     # DuckDB adds a column with a computed default in several steps, which it calls one statement of type MULTI.
-    is_allowed = kinds == ["MULTI"] and _altered(ddl) is not None
+    is_allowed = kinds == ["MULTI"] and _ALTERS_TABLE.match(without_comments(ddl.statement)) is not None
     is_allowed = is_allowed or (len(kinds) == 1 and kinds[0] in _ALLOWED)
     if not is_allowed or ddl.dialect != "duckdb":
         message = f"not one schema change in DuckDB's dialect: {short(ddl.statement)}"
@@ -97,16 +94,6 @@ def without_outside(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Dd
     return ddl
 
 
-def altered_table(ddl: Ddl) -> str | None:
-    """Return the name of the table that ALTER TABLE changes, without its schema; None for other statements."""
-    found = _altered(ddl)
-    return unquoted(re.findall(_IDENTIFIER, found.group(1))[-1]) if found else None
-
-
-def _altered(ddl: Ddl) -> re.Match[str] | None:
-    return _ALTERED.match(without_comments(ddl.statement))
-
-
 def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name | None:
     """Run a checked statement.
 
@@ -118,7 +105,7 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name |
     Raises:
         StepError: The statement took too long, or made a macro that reads something outside the database.
     """
-    dropped = blocked_column(connection, catalog, ddl, about_table(ddl))
+    dropped = blocked_column(connection, catalog, ddl)
     connection.execute(settings.search_path_sql(catalog, ddl.search_path))
     if dropped is not None:
         without_column(connection, catalog, dropped)

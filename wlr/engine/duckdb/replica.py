@@ -14,6 +14,7 @@ from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
+from wlc.farm.schema_fold import table_effects
 from wlr.ddl import relevance, running
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import Scratch, applying, is_broken, using
@@ -348,8 +349,9 @@ class OpenDuckDB(OpenReplica):
         try:
             with applying(self._path):
                 running.check(self._connection, self._catalog, statement)
-                guard.let_go(self._connection, self._catalog, relevance.named_in(statement, self._replicated))
-                self._take_off_guard(running.altered_table(statement))
+                altered = self._replicated & {effect.object.name for effect in table_effects(statement)}
+                guard.let_go(self._connection, self._catalog, altered)
+                self._take_guards_off(altered)
                 running.run(self._connection, self._catalog, statement)
             unfit_changes.refuse_change_of_own(own, self._own_tables(()), statement.statement)
             if self._made is not None:
@@ -367,11 +369,6 @@ class OpenDuckDB(OpenReplica):
         states.write_tables(self._connection, self._catalog, self._replicated)
         if self._made is not None:
             objects.note(self._connection, self._catalog, self._made)
-
-    def _take_off_guard(self, altered: str | None) -> None:
-        if altered is not None:
-            named = [table for table in self._replicated if table.name.lower() == altered.lower()]
-            self._take_guards_off(named)
 
     def _own_tables(self, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
         """Return the definitions of the owner's tables, which are not replicated, to detect a change of one."""

@@ -10,8 +10,8 @@ import psycopg
 
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
+from wlc.farm.schema_fold import table_effects
 from wlr.ddl.left_out import to_retry
-from wlr.ddl.relevance import named_in
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import applying as applying_locally
 from wlr.engine.calculator import is_broken
@@ -296,7 +296,8 @@ class OpenPostgres(OpenReplica):
         if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
             refuse_schema(ddl, self._address.shown)
         before, own = PostgresCatalog(self._connection).tables, told_apart(self._connection, self._replicated)
-        states.let_go(self._connection, named_in(ddl, self._replicated))
+        altered = {self._names.place(effect.object.name) for effect in table_effects(ddl)}
+        states.let_go(self._connection, self._replicated & altered)
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         self._schema().run(ddl, is_rewritten=is_rewritten)
         unfit_changes.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
