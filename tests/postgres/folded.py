@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.model import Check, Ddl, Reference, Unique
+from wlc.farm.model import Check, CreatedObject, Ddl, Reference, Unique
 from wlc.farm.schema_fold import SchemaFold
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def follow(fold: SchemaFold, ddls: Iterable[Ddl], *, is_postgres: bool) -> None:
     for ddl in ddls:
         if ddl.original != "" if is_postgres else ddl.dialect != "postgres":
             assert ddl.does, ddl
+            for effect in ddl.does:
+                known = fold.indexes.get(effect.object.name) if effect.object.kind == "INDEX" else None
+                assert isinstance(effect, CreatedObject) or known is None or known.of == effect.of, ddl
             fold.apply(ddl)
 
 

@@ -235,6 +235,11 @@ CASES: dict[str, tuple[str, ...]] = {
         """CREATE TABLE u (a OTHER.d COLLATE "C")""",
         "INSERT INTO u VALUES ('x')",
     ),
+    "renamed constraint of a domain": (
+        "CREATE DOMAIN d AS int CONSTRAINT c CHECK (VALUE > 0); CREATE TABLE t (a d)",
+        "ALTER DOMAIN d RENAME CONSTRAINT c TO c2",
+        "INSERT INTO t VALUES (1)",
+    ),
     "domain script": (
         "CREATE TABLE z (a int)",
         """CREATE DOMAIN d AS int; ALTER DOMAIN d ADD CONSTRAINT c2 CHECK (VALUE > 5); ALTER DOMAIN d DROP CONSTRAINT c2; CREATE TABLE t (a d)""",

@@ -1,7 +1,7 @@
 """What statements do to the tables of a PostgreSQL master, told from the descriptions before and after them.
 
 Effects are about what the farm holds: a generated column is in no step, and a constraint that not all rows obey is not
-there. The name of a primary key, which replicas of other kinds do not have, is no object of its own.
+there. The name of a primary key, which replicas of other kinds do not have, is told when it changes or goes.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ def carried_back(records: Iterable[Record | Carried]) -> list[Record]:
 
 def apart(ddl: Ddl, does: tuple[DdlEffect, ...]) -> tuple[Ddl, Ddl]:
     """Return a statement for PostgreSQL, which does something else there, and one for replicas of other kinds."""
+    if ddl.layout is not None:
+        # The layout is in the line for the others.
+        made = CreatedObject(DbObject("TABLE", ddl.object))
+        steps = tuple((None, column.name) for column in ddl.layout.columns)
+        whole = replace(made, columns=steps, key=ddl.layout.primary_key or None)
+        does = tuple(whole if effect == made else effect for effect in does)
     own = Ddl(ddl.kind, ddl.object, str(ddl.original), dialect=POSTGRES, does=does)
     return own, replace(ddl, original="")
 
@@ -135,16 +141,16 @@ def _column_steps(old: DescribedTable, new: DescribedTable, redefined: Collectio
 def _constraint_objects(
     old: DescribedTable, new: DescribedTable
 ) -> tuple[list[DroppedObject], list[RenamedObject], list[CreatedObject]]:
-    """Return the constraints that are gone, those with another name, and new ones. One that was made anew stays."""
-    before, after = ({c.oid: name for name, c in t.held.items() if not c.is_primary_key} for t in (old, new))
-    of = new.qualified
+    """Return the constraints that are gone, those with another name, and new ones but keys. One made anew stays."""
+    before, after = ({c.oid: name for name, c in table.held.items()} for table in (old, new))
+    of, keys = new.qualified, {name for name, found in new.held.items() if found.is_primary_key}
     lost = {name for oid, name in before.items() if oid not in after}
     made = {name for oid, name in after.items() if oid not in before}
     named = sorted((before[oid], name) for oid, name in after.items() if before.get(oid, name) != name)
     return (
         [DroppedObject(_constraint_object(name, new), of) for name in sorted(lost - made)],
         [RenamedObject(_constraint_object(was, new), Name(new.schema, name), of) for was, name in named],
-        [CreatedObject(_constraint_object(name, new), of=of) for name in sorted(made - lost)],
+        [CreatedObject(_constraint_object(name, new), of=of) for name in sorted(made - lost - keys)],
     )
 
 

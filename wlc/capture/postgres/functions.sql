@@ -816,6 +816,9 @@ BEGIN
                 command.command_tag);
         ELSIF NOT command.in_extension THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
+            -- A constraint of a domain that has another name is told with the domain.
+            PERFORM wlc.look_at_object('pg_type'::regclass, contypid, command.command_tag) FROM pg_constraint
+                WHERE command.classid = 'pg_constraint'::regclass AND oid = command.objid AND contypid <> 0;
             -- The index of a partitioned table becomes valid with the last one below, and has those of the partitions made.
             IF command.object_type = 'index' THEN
                 PERFORM wlc.look_at_object(command.classid, t.relid, command.command_tag)
