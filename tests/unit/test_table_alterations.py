@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.capture.postgres import ddl
+from wlc.capture.postgres import ddl, effects
 from wlc.capture.postgres.creation_order import in_order
 from wlc.capture.postgres.described import DescribedColumn, DescribedConstraint, DescribedTable, Parent
-from wlc.capture.postgres.effects import carried_back
-from wlc.farm.model import AlteredObject, Check, CreatedObject, DbObject, Ddl, Name, Reference
+from wlc.capture.postgres.effects import Carried, carried_back
+from wlc.farm.model import (
+    AlteredObject,
+    Check,
+    CreatedObject,
+    DbObject,
+    Ddl,
+    DroppedObject,
+    Name,
+    Reference,
+    RenamedObject,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,3 +143,25 @@ def test_what_a_table_has_from_one_above_joins_the_statement_before() -> None:
     assert last == view
     assert own == Ddl("ALTER TABLE", above.object, "…", dialect="postgres", does=(AlteredObject(OBJECT), *carried.does))
     assert others == replace(above, original="")
+
+
+def test_a_primary_key_is_named_when_its_name_changes_or_goes() -> None:
+    of, held = TABLE.qualified, replace(TABLE, key=("a",))
+    named = {name: replace(CHECK, type="p", definition="PRIMARY KEY (a)") for name in ("k", "l")}
+    bare, old, new = held, *(replace(held, constraints={name: found}) for name, found in named.items())
+    assert not any(effect.of for effect in effects.altered(bare, old))
+    assert effects.altered(old, new) == (RenamedObject(constraint("k"), Name("public", "l"), of),)
+    assert effects.altered(old, bare)[0] == DroppedObject(constraint("k"), of)
+    # ALTER TYPE makes it anew.
+    anew = replace(old, constraints={"k": replace(named["k"], oid=9)})
+    assert not any(effect.of for effect in effects.altered(old, anew))
+
+
+def test_a_table_that_is_created_beside_something_else_has_its_columns_in_both_lines() -> None:
+    made = next(each for each in ddl.create(TABLE) if isinstance(each, Ddl))
+    index = CreatedObject(DbObject("INDEX", Name("public", "i")), of=Name("public", "p"))
+    own, others = carried_back([made, Carried(Name("public", "i"), (index,))])
+    assert isinstance(own, Ddl)
+    assert isinstance(others, Ddl)
+    assert own.does == (CreatedObject(OBJECT, columns=((None, "a"),)), index)
+    assert (others.layout, others.does) == (TABLE.layout, (CreatedObject(OBJECT),))
