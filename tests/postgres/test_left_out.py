@@ -195,16 +195,22 @@ def test_a_file_and_a_lake_list_what_only_postgresql_has(database_url: str, tmp_
         database_url,
         "CREATE TABLE t (id int PRIMARY KEY, a int CONSTRAINT positive CHECK (a > 0))",
         "CREATE INDEX by_a ON t (a); CREATE VIEW v AS SELECT id FROM t; GRANT SELECT ON t TO PUBLIC",
+        "CREATE TABLE gone (id int); CREATE INDEX ON gone (id); CREATE TABLE parts (id int) PARTITION BY LIST (id)",
     )
     wlc.master(database_url, farm=farm, name="x")
     for into in (copy, lake):
         wlr.replicate("x", farm=farm, into=into, register=False)
         listed = wlr.status(into).left_out
-        assert set(listed) == {"constraint positive of table public.t", "index by_a of table public.t", "view public.v"}
+        assert set(listed) == {
+            "constraint positive of table public.t",
+            "index by_a of table public.t",
+            "index gone_id_idx of table public.gone",
+            "view public.v",
+        }
         assert set(listed.values()) == {"only PostgreSQL replicas have it"}
     execute(
         database_url,
-        "DROP INDEX by_a; ALTER VIEW v RENAME TO w; CREATE TABLE u (id int PRIMARY KEY REFERENCES t)",
+        "DROP INDEX by_a; DROP TABLE gone; ALTER VIEW v RENAME TO w; CREATE TABLE u (id int PRIMARY KEY REFERENCES t)",
         "CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1'; ALTER TABLE t RENAME TO s",
     )
     wlc.flush(database_url)
