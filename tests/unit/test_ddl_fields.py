@@ -52,7 +52,9 @@ EFFECTS: tuple[DdlEffect, ...] = (
     AlteredObject(TABLE, columns=STEPS, key=(), constraints=(), parents=()),
     AlteredObject(TABLE, key=("a",), constraints=CONSTRAINTS, parents=(P,)),
     AlteredObject(INDEX, of=T),
-    AlteredObject(TYPE, values=STEPS[:3]),
+    AlteredObject(TYPE, columns=STEPS[2:3], values=STEPS[:3]),
+    AlteredObject(VIEW, columns=STEPS[2:3]),
+    DroppedObject(DbObject("DOMAIN CONSTRAINT", Name("main", "c")), of=Q),
 )
 
 
@@ -88,6 +90,8 @@ SAID = ["TABLE", "main", "t"]
         {"created": SAID, "key": None, "unique": ["a"]},
         {"created": ["VIEW", "main", "v"], "columns": []},
         {"created": ["INDEX", "main", "i"]},
+        {"created": ["DOMAIN CONSTRAINT", "main", "c"]},
+        {"altered": ["DOMAIN", "main", "d"], "columns": []},
         {"created": ["INDEX", "main", "i"], "of": ["main", "t"], "unique": []},
         {"dropped": SAID, "of": ["main", "t"]},
         {"dropped": SAID, "columns": []},

@@ -73,6 +73,19 @@ def test_a_table_takes_what_belongs_to_it_along() -> None:
     assert fold.others == {(SCHEMA, None)}
 
 
+def test_a_domain_takes_its_constraints_along() -> None:
+    domain, other = DbObject("DOMAIN", Name("s", "d")), Name("t", "e")
+    check = DbObject("DOMAIN CONSTRAINT", Name("s", "c"))
+    fold = folded([did(CreatedObject(domain), CreatedObject(check, of=domain.name))])
+    fold.apply(did(RenamedObject(domain, other)))
+    moved, check = replace(domain, name=other), replace(check, name=Name("t", "c"))
+    assert fold.others == {(moved, None), (check, other)}
+    fold.apply(did(DroppedObject(DbObject("FUNCTION", other, ()))))
+    assert fold.others == {(moved, None), (check, other)}
+    fold.apply(did(DroppedObject(moved)))
+    assert fold.others == set()
+
+
 def test_a_schema_takes_its_objects_along() -> None:
     fold = begun()
     fold.apply(did(RenamedObject(SCHEMA, Name("z", "z"))))
