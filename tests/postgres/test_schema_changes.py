@@ -240,6 +240,11 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER DOMAIN d RENAME CONSTRAINT c TO c2",
         "INSERT INTO t VALUES (1)",
     ),
+    "unique index of a column that is generated no more": (
+        "CREATE TABLE t (a int, g int GENERATED ALWAYS AS (a + 1) STORED); CREATE UNIQUE INDEX i ON t (g, (1))",
+        "ALTER TABLE t ALTER g DROP EXPRESSION",
+        "INSERT INTO t VALUES (1, 5)",
+    ),
     "domain script": (
         "CREATE TABLE z (a int)",
         """CREATE DOMAIN d AS int; ALTER DOMAIN d ADD CONSTRAINT c2 CHECK (VALUE > 5); ALTER DOMAIN d DROP CONSTRAINT c2; CREATE TABLE t (a d)""",

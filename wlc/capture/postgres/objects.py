@@ -107,6 +107,9 @@ def _altered(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl | Carri
         elif not _is_part(new):
             yield Carried(qualified(new), tuple(_made(new).does))
         return
+    if new.kind == "index" and list(map(bool, old.parts["unique"])) != list(map(bool, new.parts["unique"])):
+        # A column is generated no more.
+        yield Carried(qualified(new), tuple(_made(new, replaces=True).does))
     if old.definition is None or new.definition is None:
         yield from (*_dropped(old), *create(new))
         return
