@@ -88,6 +88,7 @@ STATEMENTS = """
     ALTER SEQUENCE {sequence} SET SCHEMA {schema}
     DROP SEQUENCE {sequence} CASCADE
     CREATE FUNCTION {schema}.{new}(int, text) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true'
+    CREATE FUNCTION {schema}.{new}({enum}, {domain}[], {table}, {view}) RETURNS int LANGUAGE sql AS 'SELECT 1'
     CREATE FUNCTION {called}() RETURNS int LANGUAGE sql AS 'SELECT 1'
     ALTER TABLE {table} ADD CHECK ({called}(1, ''))
     ALTER FUNCTION {function} RENAME TO {new}

@@ -245,6 +245,14 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER TABLE t ALTER g DROP EXPRESSION",
         "INSERT INTO t VALUES (1, 5)",
     ),
+    "function of a type that has another name": (
+        "CREATE TYPE e AS ENUM ('a'); CREATE DOMAIN d AS int; CREATE TABLE r (a int); CREATE VIEW v AS SELECT 1 AS one",
+        "CREATE FUNCTION f(e, d[], r, v, int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE FUNCTION f(e, r) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE SCHEMA OTHER",
+        "ALTER TYPE e RENAME TO ee; ALTER DOMAIN d RENAME TO dd; ALTER TABLE r RENAME TO rr; ALTER VIEW v RENAME TO vv",
+        "ALTER TYPE ee SET SCHEMA OTHER",
+        "DROP FUNCTION f(OTHER.ee, dd[], rr, vv, int)",
+    ),
     "domain script": (
         "CREATE TABLE z (a int)",
         """CREATE DOMAIN d AS int; ALTER DOMAIN d ADD CONSTRAINT c2 CHECK (VALUE > 5); ALTER DOMAIN d DROP CONSTRAINT c2; CREATE TABLE t (a d)""",

@@ -86,6 +86,18 @@ def test_a_domain_takes_its_constraints_along() -> None:
     assert fold.others == set()
 
 
+def test_a_routine_is_told_apart_by_the_names_that_its_arguments_have_now() -> None:
+    enum, routine = DbObject("TYPE", Name("s", "e")), Name("s", "f")
+    arguments = ("s.e[]", "s.p", "integer", "timestamp with time zone", "s.p_other")
+    fold = folded([did(CreatedObject(P_TABLE), CreatedObject(enum))])
+    fold.apply(did(CreatedObject(DbObject("FUNCTION", routine, arguments))))
+    fold.apply(did(RenamedObject(enum, Name("s", "My e")), RenamedObject(P_TABLE, Name("t", "p"))))
+    fold.apply(did(RenamedObject(SCHEMA, Name("S", "S"))))
+    (found,) = (found for found, _ in fold.others if found.kind == "FUNCTION")
+    assert found.name == Name("S", "f")
+    assert found.arguments == ('"S"."My e"[]', "t.p", *arguments[2:4], '"S".p_other')
+
+
 def test_a_schema_takes_its_objects_along() -> None:
     fold = begun()
     fold.apply(did(RenamedObject(SCHEMA, Name("z", "z"))))

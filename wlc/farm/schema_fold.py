@@ -6,6 +6,7 @@ foreign keys that refer to it, and through whole schemas.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wlc.farm.model import ColumnStep, DbObject, DdlEffect, TableConstraint
+
+# Kinds of objects beside tables that are types of columns and arguments, or have one for their rows.
+_TYPES = frozenset({"TYPE", "DOMAIN", "VIEW", "MATERIALIZED VIEW"})
+_TYPE = re.compile(r'("(?:[^"]|"")+"|[^".\[]+)\.("(?:[^"]|"")+"|[^".\[]+)((?:\[\])*)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class SchemaFold:
         self.tables[new] = self.tables.pop(new)
 
     def _carry(self, old: Name, new: Name) -> None:
-        """Follow a table or domain, and what belongs to it and lies in its schema, to another name."""
+        """Follow a table or type, and what belongs to it and lies in its schema, to another name."""
 
         def owner(name: Name) -> Name:
             return new if name == old else name
@@ -166,7 +171,7 @@ class SchemaFold:
             other(name, found.of): replace(found, of=table(found.of)) for name, found in self.indexes.items()
         }
         self.others = {
-            (found if found.kind == "SCHEMA" else replace(found, name=other(found.name, of)), of and table(of))
+            (found if found.kind == "SCHEMA" else _named(found, other(found.name, of), table), of and table(of))
             for found, of in self.others
         }
 
@@ -177,7 +182,7 @@ class SchemaFold:
         elif (found, of) in self.others:
             self.others.remove((found, of))
             self.others.add((replace(found, name=to), of))
-            if found.kind == "DOMAIN":
+            if found.kind in _TYPES:
                 self._carry(found.name, to)
 
     def _alter(self, effect: AlteredObject, ddl: Ddl) -> None:
@@ -323,6 +328,26 @@ def _moved(table: FoldedTable, moved: Callable[[Name], Name]) -> FoldedTable:
     return replace(
         table, name=moved(table.name), constraints=ordered(constraints), parents=tuple(map(moved, table.parents))
     )
+
+
+def _named(found: DbObject, name: Name, moved: Callable[[Name], Name]) -> DbObject:
+    """Give an object its name, and the types of a routine's arguments the names that tables and types have."""
+    arguments = found.arguments and tuple(_argument(text, moved) for text in found.arguments)
+    return replace(found, name=name, arguments=arguments)
+
+
+def _argument(text: str, moved: Callable[[Name], Name]) -> str:
+    parts = _TYPE.fullmatch(text)
+    if not parts:
+        return text
+    name = Name(*(part.strip('"').replace('""', '"') for part in parts.groups()[:2]))
+    new = moved(name)
+    return text if new == name else f"{_identifier(new.schema)}.{_identifier(new.name)}{parts[3]}"
+
+
+def _identifier(name: str) -> str:
+    """Write a name as PostgreSQL does; key words aside, which are seldom names of types."""
+    return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"{}"'.format(name.replace('"', '""'))
 
 
 def _column_renamed(table: FoldedTable, names: dict[str, str]) -> FoldedTable:

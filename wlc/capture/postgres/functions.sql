@@ -828,6 +828,11 @@ BEGIN
             END IF;
         END IF;
         is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
+        -- A routine is told apart by the types of its arguments, whose names it follows.
+        UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description)
+            FROM pg_type t JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
+            WHERE command.command_tag LIKE 'ALTER %' AND d.classid = 'pg_proc'::regclass AND (o.class, o.oid) = (d.classid, d.objid)
+                AND command.objid = CASE command.classid WHEN 'pg_type'::regclass THEN t.oid WHEN 'pg_class'::regclass THEN t.typrelid END;
         -- What has another name now is written otherwise in defaults and constraints.
         INSERT INTO wlc.pending SELECT 'touched', coalesce(f.adrelid, k.conrelid, p.polrelid) FROM pg_depend d
             LEFT JOIN pg_attrdef f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
