@@ -193,8 +193,9 @@ class SchemaChange:
         what = left_out.listed_object(ddl)
         if kind == "TYPE" and self._stands_in(text, ddl):
             return
-        made_of = (each.of for each in ddl.does if isinstance(each, CreatedObject) and each.object.kind == "INDEX")
-        if self._patterns and not all(of is None or self._is_there(of) for of in made_of):
+        # What else it does concerns other tables.
+        indexed = ddl.does[0].of if ddl.kind == "CREATE INDEX" and ddl.does else None
+        if self._patterns and indexed and not self._is_there(indexed):
             # It is one of the tables that this replica does not have.
             return
         view = permitted_ddl.view_of(text)
