@@ -17,6 +17,7 @@ from wlc.farm.model import Change, Clear, CreatedObject, DbObject, Ddl, Name, Or
 from wlc.farm.paths import data_path
 from wlc.farm.schema_fold import table_names
 from wlc.farm.table_names import MAIN
+from wlr.ddl.relevance import is_run
 from wlr.derivation.rows import write_passing
 from wlr.engine.state import ReplicaState
 from wlr.filtering import schema
@@ -194,13 +195,11 @@ class StepContent:
 
     def _concerned_ddl(self, ddl: Ddl) -> Iterator[Ddl]:
         # What PostgreSQL alone does is followed by the same for others.
-        for table in table_names(ddl) if ddl.dialect != "postgres" else ():
-            before, after = (
-                name is not None and self.choice.of(name) is not None for name in (table.before, table.after)
-            )
-            if table.before and before and not after:
+        for table in table_names(ddl) if is_run(ddl, ()) else ():
+            is_chosen = table.after is not None and self.choice.of(table.after) is not None
+            if table.before is not None and self.choice.of(table.before) and not is_chosen:
                 yield schema.dropped(table.before)
-            elif after and (table.is_created or schema.altered(ddl)):
+            elif is_chosen and (table.is_created or schema.altered(ddl)):
                 yield ddl
 
     def _ddl(self, ddl: Ddl) -> Iterator[Record]:

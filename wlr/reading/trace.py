@@ -16,6 +16,7 @@ from wlc.dialect.types import store_sql
 from wlc.farm.errors import CorruptError, UnsupportedError
 from wlc.farm.model import AlteredObject, Clear, CreatedObject, Ddl, DroppedObject, RenamedObject
 from wlc.farm.schema_fold import table_effects
+from wlr.ddl.relevance import is_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,7 +88,7 @@ def column_steps(ddl: Ddl) -> tuple[ColumnStep, ...]:
 
 def _effects(record: Record) -> Iterator[DdlEffect]:
     """Yield what a record does to tables. What PostgreSQL alone does is not about rows that the log lists."""
-    if isinstance(record, Ddl) and record.dialect != "postgres":
+    if isinstance(record, Ddl) and is_run(record, ()):
         yield from table_effects(record)
 
 
