@@ -34,7 +34,19 @@ from tests.selection import engine_params
 from wlc.dialect.duckdb.snapshot import take
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Clear, Ddl, Manifest, Name, Origin, Position, SequencePosition, SnapshotTable
+from wlc.farm.model import (
+    AlteredObject,
+    Clear,
+    CreatedObject,
+    DbObject,
+    Ddl,
+    Manifest,
+    Name,
+    Origin,
+    Position,
+    SequencePosition,
+    SnapshotTable,
+)
 from wlc.farm.registry import replicas
 from wlr import going_back
 from wlr.engine.duckdb.target import DuckDBTarget
@@ -273,7 +285,8 @@ def test_snapshot_files_are_what_the_manifest_says(kind: Kind, farm: HandmadeFar
         write_parquet(query, file)
         table = SnapshotTable(T, farm.layouts[T], (describe_file(file, "0.parquet", 1),))
         position = Position(farm.history, farm.tick, farm.batch, farm.chain)
-        schema = (Ddl("CREATE TABLE", T, KEYED, layout=farm.layouts[T]),)
+        made = (CreatedObject(DbObject("TABLE", T)),)
+        schema = (Ddl("CREATE TABLE", T, KEYED, layout=farm.layouts[T], does=made),)
         manifest = Manifest("sales", position, time_of(1), farm.catalog, schema, (), (table,), (), {farm.history: 1})
         farm.db.publish_snapshot(manifest, {"0.parquet": file})
         with pytest.raises(CorruptError, match=problem):
@@ -335,7 +348,9 @@ def test_a_column_before_the_key_is_dropped(kind: Kind, farm: HandmadeFarm, into
     def dropped(column: str) -> Ddl:
         layout = farm.layouts[T]
         left = tuple(found for found in layout.columns if found.name != column)
-        return Ddl("ALTER TABLE", T, f'ALTER TABLE t DROP COLUMN "{column}"', layout=replace(layout, columns=left))
+        did = (AlteredObject(DbObject("TABLE", T), columns=((column, None),)),)
+        statement = f'ALTER TABLE t DROP COLUMN "{column}"'
+        return Ddl("ALTER TABLE", T, statement, layout=replace(layout, columns=left), does=did)
 
     farm.publish(
         ['CREATE TABLE t (a INTEGER, id INTEGER PRIMARY KEY, "x, y" DECIMAL(9, 2) DEFAULT 1, v VARCHAR)'],
