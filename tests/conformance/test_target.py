@@ -37,6 +37,7 @@ from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayErro
 from wlc.farm.model import (
     AlteredObject,
     Clear,
+    CreatedObject,
     DbObject,
     Ddl,
     Manifest,
@@ -284,7 +285,8 @@ def test_snapshot_files_are_what_the_manifest_says(kind: Kind, farm: HandmadeFar
         write_parquet(query, file)
         table = SnapshotTable(T, farm.layouts[T], (describe_file(file, "0.parquet", 1),))
         position = Position(farm.history, farm.tick, farm.batch, farm.chain)
-        schema = (Ddl("CREATE TABLE", T, KEYED, layout=farm.layouts[T]),)
+        made = (CreatedObject(DbObject("TABLE", T)),)
+        schema = (Ddl("CREATE TABLE", T, KEYED, layout=farm.layouts[T], does=made),)
         manifest = Manifest("sales", position, time_of(1), farm.catalog, schema, (), (table,), (), {farm.history: 1})
         farm.db.publish_snapshot(manifest, {"0.parquet": file})
         with pytest.raises(CorruptError, match=problem):

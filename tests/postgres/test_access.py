@@ -16,7 +16,7 @@ import wlr
 from tests.handmade import HandmadeFarm
 from tests.postgres.cluster import execute
 from wlc.farm.errors import ReplayError
-from wlc.farm.model import Column, DbObject, Ddl, DroppedObject, Layout, Name
+from wlc.farm.model import Column, CreatedObject, DbObject, Ddl, DroppedObject, Layout, Name
 from wlc.farm.seal import keys
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ def grant(statement: str) -> Ddl:
 
 def made(kind: str, name: str, statement: str, *column: str) -> Ddl:
     layout = Layout((Column(column[0], column[1]),)) if column else None
-    return Ddl(f"CREATE {kind}", Name("public", name), statement, dialect="postgres", layout=layout)
+    did = (CreatedObject(DbObject(kind, Name("public", name))),)
+    return Ddl(f"CREATE {kind}", did[0].object.name, statement, dialect="postgres", layout=layout, does=did)
 
 
 # The farm gives away what it has, then has it show the owner's table.

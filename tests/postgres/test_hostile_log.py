@@ -11,18 +11,36 @@ import pytest
 import wlr
 from tests.handmade import HandmadeFarm, Rows, secret_folder
 from tests.hostile import BEHIND_MACROS, STATEMENTS, bounded, nested
+from tests.lies import lies
 from tests.postgres.cluster import execute
 from wlc.farm.errors import ReplayError
-from wlc.farm.model import Check, Column, CreatedObject, DbObject, Ddl, Layout, Name
+from wlc.farm.model import (
+    AlteredObject,
+    Check,
+    Column,
+    CreatedObject,
+    DbObject,
+    Ddl,
+    DroppedObject,
+    Layout,
+    Name,
+    Reference,
+    RenamedObject,
+    Unique,
+)
+from wlr.ddl.claims import Claims
 from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.adapters import locate
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres.ddl import SchemaChange
 from wlr.engine.postgres.names import MAIN, Names
-from wlr.plan.failure import StepError
+from wlr.engine.postgres.shown_catalog import shown, shown_after
+from wlr.plan.failure import ContradictionError, StepError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from wlc.farm.model import ColumnStep, DdlEffect
 
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
 EVIL = "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
@@ -414,9 +432,9 @@ def test_tables_of_the_owner_stay(tmp_path: Path, database_url: str, statement: 
 
 def test_alterations_of_the_owners_tables_are_undone(tmp_path: Path, database_url: str) -> None:
     def of(kind: str, statement: str, layout: Layout | None = None) -> Ddl:
-        return Ddl(
-            kind, Name("public", statement.split()[2].partition(".")[2]), statement, dialect="postgres", layout=layout
-        )
+        name = Name("public", statement.split()[2].partition(".")[2])
+        did = (CreatedObject(DbObject("TABLE", name), columns=((None, "a"),)),) if kind == "CREATE TABLE" else ()
+        return Ddl(kind, name, statement, dialect="postgres", layout=layout, does=did)
 
     farm, layout = HandmadeFarm(tmp_path / "farm"), Layout((Column("a", "INTEGER"),), ())
     partitioned = "CREATE TABLE public.p (a int) PARTITION BY LIST (a)"
@@ -435,3 +453,118 @@ def test_alterations_of_the_owners_tables_are_undone(tmp_path: Path, database_ur
             wlr.replicate(into=database_url)
         wlr.accept(database_url)
     assert execute(database_url, "SELECT count(*) FROM pg_inherits") == [(0,)]
+
+
+# Statements that say something else than they do
+
+
+def honest(kind: str, name: str, statement: str, *does: DdlEffect) -> Ddl:
+    return Ddl(kind, Name("public", name), statement, dialect="postgres", does=does)
+
+
+def table(name: str) -> DbObject:
+    return DbObject("TABLE", Name("public", name))
+
+
+def steps(*columns: str) -> tuple[ColumnStep, ...]:
+    return tuple((None, column) for column in columns)
+
+
+INTO_OTHER = Reference(("up",), Name("public", "other"), ("id",))
+STATED = (
+    honest(
+        "CREATE TABLE",
+        "x",
+        "CREATE TABLE public.x (a int PRIMARY KEY, b int UNIQUE, up int REFERENCES public.other, CHECK (b > 0))",
+        CreatedObject(
+            table("x"),
+            columns=steps("a", "b", "up"),
+            key=("a",),
+            constraints=(Unique(("b",)), Check(("b",), "b > 0"), INTO_OTHER),
+        ),
+    ),
+    honest(
+        "ALTER TABLE",
+        "plain",
+        'ALTER TABLE "public"."plain" INHERIT "public"."plain2"',
+        AlteredObject(table("plain"), parents=(Name("public", "plain2"),)),
+    ),
+    honest("DROP TABLE", "plain", "DROP TABLE public.plain", DroppedObject(table("plain"))),
+    honest(
+        "ALTER TABLE",
+        "y",
+        "ALTER TABLE public.plain RENAME TO y",
+        RenamedObject(table("plain"), Name("public", "y")),
+    ),
+    honest(
+        "ALTER TABLE",
+        "plain",
+        "ALTER TABLE public.plain RENAME COLUMN a TO c",
+        AlteredObject(table("plain"), columns=(("a", "c"),)),
+    ),
+    honest(
+        "ALTER TABLE",
+        "plain",
+        "ALTER TABLE public.plain ADD COLUMN c int",
+        AlteredObject(table("plain"), columns=((None, "c"),)),
+    ),
+    honest(
+        "ALTER TABLE",
+        "plain",
+        "ALTER TABLE public.plain ADD CONSTRAINT k PRIMARY KEY (a)",
+        AlteredObject(table("plain"), key=("a",)),
+    ),
+    honest(
+        "ALTER TABLE",
+        "heir",
+        "ALTER TABLE public.heir NO INHERIT public.plain2",
+        AlteredObject(table("heir"), parents=()),
+    ),
+    honest(
+        "CREATE INDEX",
+        "i",
+        "CREATE UNIQUE INDEX i ON public.plain (b)",
+        CreatedObject(DbObject("INDEX", Name("public", "i")), of=Name("public", "plain"), unique=("b",)),
+    ),
+    honest(
+        "ALTER TYPE",
+        "mood",
+        "ALTER TYPE public.mood RENAME VALUE 'calm' TO 'still'",
+        AlteredObject(DbObject("TYPE", Name("public", "mood")), values=(("calm", "still"),)),
+    ),
+)
+# A replica may lack keys, constraints, parents and indexes that are said to be new, and keep an index; views are not
+# compared, nor is the word that an index is gone.
+PASSING = {"more constraints", "more key", "more parents", "extra constraints", "extra parents"}
+PASSING |= {"extra created VIEW", "extra created INDEX", "extra dropped INDEX"}
+
+
+def test_a_replica_finds_every_lie(database_url: str) -> None:
+    execute(
+        database_url,
+        "CREATE TABLE other (id int PRIMARY KEY, v text); CREATE INDEX by_value ON other (v)",
+        "CREATE TYPE mood AS ENUM ('calm', 'busy'); CREATE TABLE plain (a int, b int)",
+        "CREATE TABLE plain2 (a int); CREATE TABLE heir () INHERITS (plain2)",
+    )
+    address = connections.Address.of(locate(database_url))
+    with connections.connect(address) as connection:
+        passed: set[str] = set()
+        for ddl in STATED:
+            execute(database_url, "DROP TABLE IF EXISTS mine, ours; CREATE TABLE yours (a int)")
+            execute(database_url, "CREATE TABLE ours (a int); CREATE INDEX of_ours ON ours (a)")
+            with connection.transaction(force_rollback=True):
+                connections.as_replica(connection)
+                before = shown(connection, has_generated=False)
+                change = SchemaChange(connection, address, Names(), "sales", (), before.ids.keys(), {}, gives=True)
+                # What others do meanwhile is no lie.
+                execute(database_url, "CREATE TABLE mine (a int UNIQUE); DROP TABLE yours; ALTER TABLE ours ADD w int")
+                assert change.run(ddl)
+                after, claims = shown_after(connection, before, has_generated=False), Claims(before)
+                claims.refuse_contradiction([ddl], after)
+                for what, lie in lies(ddl, before.schema.tables[Name("public", "other")]):
+                    try:
+                        claims.refuse_contradiction([lie], after)
+                        passed.add(what)
+                    except ContradictionError as error:
+                        assert "the farm says of " in error.cause
+    assert passed == PASSING

@@ -19,7 +19,7 @@ from tests.oracle import published
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_postgres
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Check, Clear, Column, CreatedObject, DbObject, Ddl, Layout, Name, SequencePosition
+from wlc.farm.model import Check, Clear, Column, CreatedObject, DbObject, Ddl, Layout, Name, Reference, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.postgres import write
 from wlr.engine.postgres.connection import identity
@@ -141,13 +141,21 @@ def test_triggers_and_cascades_do_not_do_again_what_the_log_holds(farm: Handmade
     """Both are the master's, which is PostgreSQL: it recorded its statements in its own words."""
     layout = Layout((Column("id", "INTEGER", False), Column("v", "VARCHAR")), ("id",))
     reference = "up integer DEFAULT 1 REFERENCES public.parent ON DELETE CASCADE"
-    for name, text in (
-        ("parent", "CREATE TABLE public.parent (id integer PRIMARY KEY, v text)"),
-        ("child", f"CREATE TABLE public.child (id integer PRIMARY KEY, v text, {reference})"),
+    to_parent = Reference(("up",), Name("public", "parent"), ("id",))
+    for name, text, columns, constraints in (
+        ("parent", "CREATE TABLE public.parent (id integer PRIMARY KEY, v text)", ("id", "v"), ()),
+        (
+            "child",
+            f"CREATE TABLE public.child (id integer PRIMARY KEY, v text, {reference})",
+            ("id", "v", "up"),
+            (to_parent,),
+        ),
     ):
         made = Name("public", name)
         farm.layouts[made] = layout
-        farm.publish([Ddl("CREATE TABLE", made, text, ("public",), "postgres", layout)])
+        steps = tuple((None, column) for column in columns)
+        did = CreatedObject(DbObject("TABLE", made), columns=steps, key=("id",), constraints=constraints)
+        farm.publish([Ddl("CREATE TABLE", made, text, ("public",), "postgres", does=(did,))])
     farm.publish([Rows("public.parent", rows(1)), Rows("public.child", rows(1, 2))])
     wlr.replicate(farm.url, into=database_url)
     execute(

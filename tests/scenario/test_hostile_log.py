@@ -20,20 +20,37 @@ from wlc.dialect.duckdb.functions import FUNCTIONS, TABLE_FUNCTIONS, internal
 from wlc.farm.config import decode_config, encode_config
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 from wlc.farm.manifest import encode_manifest
-from wlc.farm.model import AlteredObject, Column, DbObject, Ddl, Layout, Manifest, Name, Position, SnapshotTable
+from wlc.farm.model import (
+    AlteredObject,
+    Column,
+    CreatedObject,
+    DbObject,
+    Ddl,
+    DroppedObject,
+    Layout,
+    Manifest,
+    Name,
+    Position,
+    RenamedObject,
+    SnapshotTable,
+    Unique,
+)
 from wlr.ddl import running
 from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.calculator import Scratch, applying
 from wlr.engine.duckdb.connection import attach
 from wlr.engine.parquet.catalog import LakeCatalog
-from wlr.plan.failure import StepError
+from wlr.plan.failure import ContradictionError, StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
-X = Name("main", "x")
+T, X = Name("main", "t"), Name("main", "x")
+KEYS = Layout((Column("id", "INTEGER", nullable=False), Column("v", "VARCHAR")), ("id",))
+TABLE = Ddl("CREATE TABLE", T, KEYED, layout=KEYS, does=(CreatedObject(DbObject("TABLE", T)),))
 
 
 @pytest.fixture(params=["duckdb", "parquet"])
@@ -80,7 +97,7 @@ def test_nothing_of_it_is_applied(farm: HandmadeFarm, into: Path, tmp_path: Path
     outside = secret_folder(tmp_path)
     farm.publish(["CREATE TABLE before (a INTEGER)"])
     farm.publish([Rows("before", ("7",)), Ddl("CREATE TABLE", X, statement.replace("{folder}", str(outside)))])
-    with pytest.raises(ReplayError, match=r"transaction 4, table main\.x") as caught:
+    with pytest.raises(ReplayError, match=r"transaction 4, table main\.x: (?!the farm says)") as caught:
         wlr.replicate(farm.url, into=place(into), engine="local")
     assert "wlr accept" in str(caught.value.hint)
     assert [path.name for path in outside.iterdir()] == ["secret.csv"]
@@ -97,7 +114,7 @@ def test_none_of_them_runs(tmp_path: Path) -> None:
     connection.execute(f"{KEYED}; CREATE SCHEMA wlr; CREATE TABLE wlr.state (key VARCHAR)")
     Scratch(tmp_path / "work", []).confine(connection)
     catalog = LakeCatalog("sales", (), str(tmp_path))
-    catalog.run(Ddl("CREATE TABLE", Name("main", "t"), KEYED))
+    catalog.run(TABLE)
     for statement in STATEMENTS:
         hostile = Ddl("CREATE TABLE", X, statement.replace("{folder}", str(outside)))
         connection.execute("BEGIN")
@@ -114,6 +131,8 @@ def test_none_of_them_runs(tmp_path: Path) -> None:
         try:
             catalog.run(hostile)
         except StepError as error:
+            # It must not even run.
+            assert not isinstance(error, ContradictionError), statement
             refused = error.cause
         assert refused, statement
         assert list(catalog.tables()) == [Name("main", "t")], statement
@@ -151,7 +170,8 @@ def test_a_macro_hides_no_function_from_a_lake(tmp_path: Path, statements: list[
     *before, last = (statement.replace("{folder}", str(tmp_path)) for statement in statements)
     with bounded():
         for statement in before:
-            catalog.run(Ddl("CREATE", X, statement))
+            did = (CreatedObject(DbObject("SCHEMA", Name("q", "q"))),) if statement == "CREATE SCHEMA q" else ()
+            catalog.run(Ddl("CREATE", X, statement, does=did))
         with pytest.raises(StepError, match="is not the farm's to call"):
             catalog.run(Ddl("CREATE", X, last))
     catalog.close()
@@ -256,6 +276,60 @@ def rewrite(farm: HandmadeFarm, number: int, old: Layout, new: Layout) -> None:
     farm.db.logs.create(path, encode_batch(replace(batch, files=files)))
 
 
+# Statements that say something else than they do; tests/unit/test_claims.py walks all kinds of lies
+
+
+IS_T = DbObject("TABLE", T)
+LIES = (
+    ("CREATE TABLE y (a INTEGER)", CreatedObject(DbObject("TABLE", X)), r"table main\.x is there.* it is not"),
+    ("ALTER TABLE t ADD COLUMN w INTEGER", AlteredObject(IS_T), "has the columns id, v, .* it has id, v, w"),
+    ("DROP TABLE t", RenamedObject(IS_T, X), r"table main\.x is there, .* it is not"),
+    ("ALTER TABLE t RENAME TO x", DroppedObject(IS_T), r"there is no table main\.x, .* it is there"),
+    (
+        "CREATE VIEW x AS SELECT 1 AS a",
+        CreatedObject(DbObject("VIEW", Name("main", "y"))),
+        r"no view main\.x, .* it is",
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tables", [None, ["*"]])
+def test_a_statement_that_lies_is_undone(farm: HandmadeFarm, into: Path, tables: list[str] | None) -> None:
+    wlr.replicate(farm.url, into=place(into), tables=tables, engine="local")
+    before = contents(into), objects(into)
+    for statement, said, problem in LIES:
+        farm.publish([Rows("t", ("2, 'b'",)), Ddl("ALTER TABLE", T, statement, does=(said,))])
+        pattern = rf"^transaction {farm.tick}, table main\.t: the farm says of .*{problem}"
+        for _ in range(2):
+            with pytest.raises(ReplayError, match=pattern) as caught:
+                wlr.replicate(into=place(into), engine="local")
+        assert "wlr accept" in str(caught.value.hint)
+        assert (contents(into), objects(into)) == before
+        wlr.accept(place(into))
+    farm.publish([Rows("t", ("3, 'c'",))])
+    wlr.replicate(into=place(into), engine="local")
+    assert contents(into) == {"main.t": {("1", "a"): 1, ("3", "c"): 1}}
+
+
+def test_a_lake_knows_what_its_catalog_should_show(tmp_path: Path) -> None:
+    catalog = LakeCatalog("sales", (), str(tmp_path))
+    catalog.run(TABLE)
+    for lie in (Ddl("CREATE TABLE", X, "CREATE TABLE x (a INTEGER)"), replace(TABLE, statement="DROP TABLE t")):
+        with pytest.raises(ContradictionError, match="the farm says of CREATE TABLE"):
+            catalog.run(lie)
+    catalog.close()
+
+
+def test_a_snapshot_that_lies_makes_no_replica(farm: HandmadeFarm, into: Path) -> None:
+    snapshot(farm, replace(TABLE, does=(CreatedObject(IS_T, constraints=(Unique(("v",)),)),)))
+    with pytest.raises(CorruptError, match=r"main\.t has the constraints Unique.*, .* it has none") as caught:
+        wlr.replicate(farm.url, into=place(into), engine="local")
+    assert "wlc snapshot" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match="no replica"):
+        wlr.tick(place(into))
+
+
 # What belongs to the replica's owner
 
 
@@ -312,8 +386,8 @@ HARMFUL = [statement for statement in STATEMENTS if "VIEW" not in statement]
 def test_snapshots_go_the_same_way(farm: HandmadeFarm, into: Path, tmp_path: Path, statement: str) -> None:
     outside = secret_folder(tmp_path)
     hostile = Ddl("CREATE TABLE", X, statement.replace("{folder}", str(outside)))
-    snapshot(farm, Ddl("CREATE TABLE", Name("main", "t"), KEYED), hostile)
-    with pytest.raises(FarmError, match="cannot be (loaded|made|run)"):
+    snapshot(farm, TABLE, hostile)
+    with pytest.raises(FarmError, match="cannot be (loaded|made|run): (?!the farm says)"):
         wlr.replicate(farm.url, into=place(into), engine="local")
     assert [path.name for path in outside.iterdir()] == ["secret.csv"]
     with pytest.raises(FarmError, match="no replica"):
@@ -352,9 +426,11 @@ def test_changes_do_not_touch_what_is_not_the_farms(farm: HandmadeFarm, into: Pa
 def test_view_of_a_snapshot_that_reads_a_file_is_left_out(farm: HandmadeFarm, into: Path, tmp_path: Path) -> None:
     outside = secret_folder(tmp_path)
     view = f"CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM '{outside}/secret.csv'"
-    snapshot(farm, Ddl("CREATE TABLE", Name("main", "t"), KEYED), Ddl("CREATE VIEW", X, view))
+    x = DbObject("VIEW", X)
+    snapshot(farm, TABLE, Ddl("CREATE VIEW", X, view, does=(CreatedObject(x),)))
     # Later statements may be about it.
-    farm.publish([Ddl("ALTER VIEW", X, "ALTER VIEW x RENAME TO y")])
+    renamed = (RenamedObject(x, Name("main", "y")),)
+    farm.publish([Ddl("ALTER VIEW", X, "ALTER VIEW x RENAME TO y", does=renamed)])
     with pytest.warns(UserWarning, match=r"view main\.x is left out: .*secret\.csv lies outside the database"):
         wlr.replicate(farm.url, into=place(into), engine="local")
     with warnings.catch_warnings():

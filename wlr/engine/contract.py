@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
-from wlr.plan.failure import StepError
+from wlr.plan.failure import ContradictionError, StepError
 from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import matches
 
@@ -431,9 +431,13 @@ def loading(what: str, hint: str) -> Iterator[None]:
     Raises:
         UnavailableError: The machine has too little memory.
         UnsupportedError: The part does not fit the engine.
+        CorruptError: The part did something else than it says.
     """
     try:
         yield
+    except ContradictionError as error:
+        hint = "wlc snapshot SOURCE, at the master, writes another snapshot; then replicate again."
+        raise CorruptError(f"{what} of the snapshot cannot be loaded: {error.cause}", hint=hint) from error
     except StepError as error:
         message = f"{what} of the snapshot cannot be loaded: {error.cause}"
         if error.is_shortage:

@@ -143,6 +143,10 @@ class StepError(Exception):
         self.remedy = remedy
 
 
+class ContradictionError(StepError):
+    """A schema statement did something else than the farm says. A replica of some tables must not go on without it."""
+
+
 @contextmanager
 def naming(table: object) -> Iterator[None]:
     """Name a table in errors of a step that name none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from wlc.dialect.duckdb.constraints import LISTED, UNIQUE_EXPRESSIONS, ListedConstraint, as_constraints, unique_columns
@@ -181,12 +180,13 @@ def _altered_table(
 def _column_steps(old: Layout, new: Layout) -> Iterator[ColumnStep]:
     """Yield how the columns of a table changed. DuckDB's ALTER drops, renames or redefines one, or adds one at the end.
 
-    An expression of a generated column changes with the name of a column in it.
+    Generated columns may be dropped with one, and their expressions change with the name of a column in it.
     """
     before, after = list(old.columns), new.columns
     if len(before) > len(after):
-        names = zip_longest(column_names(old), column_names(new))
-        yield before.pop(next(place for place, (was, now) in enumerate(names) if was != now)).name, None
+        left = column_names(new)
+        yield from ((column.name, None) for column in before if column.name not in left)
+        before = [column for column in before if column.name in left]
     yield from ((was.name, now.name) for was, now in zip(before, after, strict=False) if was != now)
     yield from ((None, column.name) for column in after[len(before) :])
 

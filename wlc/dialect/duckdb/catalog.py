@@ -42,10 +42,15 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, La
     refuse_nested_schemas(connection, catalog)
     found = _columns(connection, catalog)
     keys = dict(_constraints(connection, catalog, "PRIMARY KEY", found))
+    return {name: Layout(listed, keys.get(name, ())) for name, listed in by_table(found).items()}
+
+
+def by_table(found: Iterable[tuple[Name, Column]]) -> dict[Name, tuple[Column, ...]]:
+    """Gather columns by their tables."""
     columns: dict[Name, list[Column]] = {}
     for name, column in found:
         columns.setdefault(name, []).append(column)
-    return {name: Layout(tuple(listed), keys.get(name, ())) for name, listed in columns.items()}
+    return {name: tuple(listed) for name, listed in columns.items()}
 
 
 def table_names(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[Name]:
@@ -217,8 +222,18 @@ def sequence_steps(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[
 def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[Name, Column]]:
     """Return the columns of every persistent user table, ordered by the table's name and their place in it."""
     listed = f"SELECT table_oid, schema_name, table_name FROM duckdb_tables() WHERE {USER} AND NOT temporary"
-    tables = rows(connection, catalog, f"{listed} ORDER BY schema_name, table_name")
-    if len(tables) <= _FEW and (plain := _plain_columns(connection, catalog, [Name(*rest) for _, *rest in tables])):
+    found = rows(connection, catalog, f"{listed} ORDER BY schema_name, table_name")
+    return columns_of(connection, catalog, {Name(*rest): oid for oid, *rest in found})
+
+
+def columns_of(
+    connection: duckdb.DuckDBPyConnection, catalog: str, tables: Mapping[Name, int]
+) -> list[tuple[Name, Column]]:
+    """Return the columns of all persistent user tables, given their oids, ordered by the table's name and their place.
+
+    The tables are ordered by name, too.
+    """
+    if len(tables) <= _FEW and (plain := _plain_columns(connection, catalog, tables)):
         return plain
     if not tables:
         return []
@@ -232,7 +247,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[
         FROM duckdb_columns() WHERE {USER} ORDER BY schema_name, table_name, column_index
         """,
     )
-    oids = {oid for oid, *_ in tables}
+    oids = {*tables.values()}
     return [(Name(schema, table), Column(*column)) for oid, schema, table, *column in found if oid in oids]
 
 

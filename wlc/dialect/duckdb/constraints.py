@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.catalog import OWNED, PLAIN_COLUMN, rows
 from wlc.dialect.duckdb.lexer import unquoted
-from wlc.farm.model import Check, Name, Reference, Unique
+from wlc.farm.model import Check, Layout, Name, Reference, Unique
 from wlc.farm.schema_fold import ordered
 
 if TYPE_CHECKING:
@@ -14,15 +15,17 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.farm.model import Layout, TableConstraint
+    from wlc.farm.model import Column, TableConstraint
 
 # Kind, columns, expression, and of a foreign key the other table and its columns.
 ListedConstraint = tuple[str, list[str], str, str | None, list[str]]
+_KEY = "PRIMARY KEY"
+_COLUMNS = "constraint_type, constraint_column_names, expression, referenced_table, referenced_column_names"
+_KINDS = f"{OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY')"
 # A row for each table with constraints; `listed` is what `as_constraints` reads.
 LISTED = f"""
-    SELECT table_oid, schema_name, table_name, list(row(constraint_type, constraint_column_names, expression,
-        referenced_table, referenced_column_names) ORDER BY constraint_index) AS listed
-    FROM duckdb_constraints() WHERE {OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY') GROUP BY ALL
+    SELECT table_oid, schema_name, table_name, list(row({_COLUMNS}) ORDER BY constraint_index) AS listed
+    FROM duckdb_constraints() WHERE {_KINDS} GROUP BY ALL
 """
 # Of a row of duckdb_indexes(): what `unique_columns` reads.
 UNIQUE_EXPRESSIONS = "CASE WHEN is_unique THEN CAST(expressions AS VARCHAR[]) END"
@@ -38,15 +41,34 @@ def constraints(
         catalog: The database.
         layouts: All tables of it.
     """
-    found = rows(connection, catalog, LISTED)
-    return {(name := Name(*parts)): as_constraints(listed, name, layouts) for _, *parts, listed in found}
+    listed = listed_constraints(connection, catalog)
+    found = {name: as_constraints(listed[name], name, layouts) for name in listed}
+    return {name: constraints for name, constraints in found.items() if constraints}
+
+
+def listed_constraints(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, list[ListedConstraint]]:
+    """Return all constraints of tables but NOT NULL, as DuckDB lists them."""
+    listed: dict[Name, list[ListedConstraint]] = {}
+    # DuckDB takes longer to make lists of them.
+    query = f"SELECT schema_name, table_name, {_COLUMNS} FROM duckdb_constraints() WHERE {OWNED}"
+    for schema, table, kind, columns, sql, other, keys in rows(
+        connection, catalog, f"{query} AND constraint_type <> 'NOT NULL'"
+    ):
+        listed.setdefault(Name(schema, table), []).append((kind, columns, sql, other, keys))
+    return listed
+
+
+def layout_of(columns: tuple[Column, ...], listed: Iterable[ListedConstraint]) -> Layout:
+    """Return the layout of a table, given its columns and constraints."""
+    layout = Layout(columns)
+    return replace(layout, primary_key=next((_spelt(c[1], layout) for c in listed if c[0] == _KEY), ()))
 
 
 def as_constraints(
     listed: Iterable[ListedConstraint] | None, table: Name, layouts: Mapping[Name, Layout]
 ) -> tuple[TableConstraint, ...]:
     """Return constraints of a table with all names as their tables have them; DuckDB lists them as they were typed."""
-    return ordered(_constraint(found, table, layouts) for found in listed or ())
+    return ordered(_constraint(found, table, layouts) for found in listed or () if found[0] != _KEY)
 
 
 def unique_columns(expressions: Iterable[str] | None, layout: Layout | None) -> tuple[str | None, ...]:

@@ -11,6 +11,8 @@ from wlc.dialect.duckdb.opening import alone, wal_of
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.store.local import synchronize
 from wlr.ddl import relevance, running
+from wlr.ddl.claims import Claims
+from wlr.ddl.shown_catalog import shown
 from wlr.engine.calculator import Scratch, applying, using
 from wlr.engine.contract import NewReplica, loading
 from wlr.engine.duckdb import changes, guard
@@ -148,18 +150,24 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
 def load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manifest, scratch: Scratch) -> None:
     """Load a snapshot into a database."""
     state = new.state
-    _run_schema(connection, state, manifest.schema)
+    with using(Path(state.catalog)):
+        before = shown(connection, state.catalog)
+    ran = _run_schema(connection, state, manifest.schema)
     with using(Path(state.catalog)):
         # Once for all: with many tables, the catalog takes longer to read than a table to load.
         tables = read_tables(connection, state.catalog)
     new.load(lambda table, files: _load_table(connection, tables, table, [scratch.reachable(file) for file in files]))
-    _run_schema(connection, state, manifest.schema_after)
+    ran += _run_schema(connection, state, manifest.schema_after)
+    with _loading("the schema"):
+        Claims(before, state.tables).refuse_contradiction(ran, shown(connection, state.catalog))
     with _loading("the sequences"):
         for sequence in manifest.sequences:
             running.set_sequence(connection, state.catalog, sequence)
 
 
-def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, statements: Iterable[Ddl]) -> None:
+def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, statements: Iterable[Ddl]) -> list[Ddl]:
+    """Run statements, and return those that the replica has."""
+    ran = []
     for statement in statements:
         if not relevance.is_run(statement, state.tables):
             continue
@@ -167,12 +175,14 @@ def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, stat
             with _loading(str(statement.object)):
                 checked = running.without_outside(connection, state.catalog, statement)
                 running.run(connection, state.catalog, checked)
+            ran.append(statement)
         except UnsupportedError as error:
             present = read_tables(connection, state.catalog).order
             if not relevance.may_fail(statement, state.tables, present):
                 if unmet := relevance.unmet_reference(statement, state.tables):
                     raise unmet from error
                 raise
+    return ran
 
 
 def _load_table(

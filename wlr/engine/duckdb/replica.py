@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 
@@ -16,19 +16,21 @@ from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlc.farm.schema_fold import table_effects
 from wlr.ddl import relevance, running
+from wlr.ddl.claims import Claims
+from wlr.ddl.shown_catalog import shown
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
 from wlr.engine.duckdb import changes, guard, objects, obstacles, parking
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, detach_for_good, has_table, work_folder
-from wlr.engine.duckdb.tables import Contents, read_tables
+from wlr.engine.duckdb.tables import Contents, read_tables, shown_tables
 from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
 from wlr.fold import net_changes as net_changes
 from wlr.fold import unfit_changes
 from wlr.fold.tally import Tally
-from wlr.plan.failure import StepError
+from wlr.plan.failure import ContradictionError, StepError
 from wlr.plan.log_steps import LIMITS
 from wlr.plan.step import Fold
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.farm.model import TableFile
+    from wlr.ddl.claims import ShownCatalog
     from wlr.engine.bulk import Bulk
     from wlr.engine.quarantine_tables import Quarantined
     from wlr.engine.state import ReplicaState
@@ -66,6 +69,8 @@ class OpenDuckDB(OpenReplica):
         self._scratch = scratch
         self._unguarded: set[Name] = set()
         self._parked: tuple[Name, ...] = ()
+        # Read when a schema change needs it.
+        self._shown: ShownCatalog | None = None
         self._know(states.known_contents(path, state.catalog) or self._read_contents())
 
     def _read_contents(self) -> Contents:
@@ -83,6 +88,7 @@ class OpenDuckDB(OpenReplica):
 
     def _know(self, contents: Contents) -> None:
         self._replicated, self._tables, self._made, self._is_guarded = contents
+        self._shown = None
         self._unguarded.clear()
 
     @property
@@ -222,6 +228,7 @@ class OpenDuckDB(OpenReplica):
             net_changes.doubt(prepared or (), error)
             if (
                 isinstance(error, StepError)
+                and not isinstance(error, ContradictionError)
                 and number not in skipped
                 and relevance.may_be_left_out(actions, number, self.state.tables, self._replicated)
             ):
@@ -344,7 +351,7 @@ class OpenDuckDB(OpenReplica):
     def _run_ddl(self, statement: Ddl) -> None:
         if not relevance.is_run(statement, self.state.tables):
             return
-        before, own = set(self._tables.order), self._own_tables(self._replicated)
+        before = self._shown or shown(self._connection, self._catalog)
         others = objects.present(self._connection, self._catalog) if self._made is not None else {}
         try:
             with applying(self._path):
@@ -352,8 +359,12 @@ class OpenDuckDB(OpenReplica):
                 altered = self._replicated & {effect.object.name for effect in table_effects(statement)}
                 guard.let_go(self._connection, self._catalog, altered)
                 self._take_guards_off(altered)
-                running.run(self._connection, self._catalog, statement)
-            unfit_changes.refuse_change_of_own(own, self._own_tables(()), statement.statement)
+                made_anew = running.run(self._connection, self._catalog, statement)
+                after = shown(self._connection, self._catalog)
+            own = before.told_apart(before.ids.keys() - self._replicated)
+            unfit_changes.refuse_change_of_own(own, after.told_apart(after.ids), statement.statement)
+            claims = Claims(before, self.state.tables, is_whole=not self.state.accepted)
+            claims.refuse_contradiction([statement], after, [made_anew] if made_anew else ())
             if self._made is not None:
                 now = objects.present(self._connection, self._catalog)
                 objects.refuse_change_of_own(self._made, others, now, statement.statement)
@@ -361,20 +372,13 @@ class OpenDuckDB(OpenReplica):
         except StepError as error:
             error.table = str(statement.object)
             raise
-        self._tables = read_tables(self._connection, self._catalog)
-        present = set(self._tables.order)
-        self._replicated = (self._replicated & present) | (present - before)
+        self._shown, self._tables = after, shown_tables(self._catalog, after)
+        self._replicated = (self._replicated & after.ids.keys()) | (after.ids.keys() - before.ids.keys())
 
     def _note_made(self) -> None:
         states.write_tables(self._connection, self._catalog, self._replicated)
         if self._made is not None:
             objects.note(self._connection, self._catalog, self._made)
-
-    def _own_tables(self, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
-        """Return the definitions of the owner's tables, which are not replicated, to detect a change of one."""
-        query = f"SELECT schema_name, table_name, table_oid, sql FROM duckdb_tables() WHERE {catalogs.USER}"
-        found = catalogs.rows(self._connection, self._catalog, query)
-        return {Name(*row[:2]): row[2:] for row in found if Name(*row[:2]) not in replicated}
 
 
 Opened = TypeVar("Opened", bound=OpenDuckDB)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.fold import TargetTable
 from wlc.dialect.sql import quote
-from wlc.farm.model import Name
+from wlc.farm.model import Name, Reference
+from wlr.ddl.shown_catalog import shown
 
 if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.model import Layout
+    from wlr.ddl.claims import ShownCatalog
     from wlr.engine.duckdb.objects import DatabaseObject
-
-_COLLATED = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND sql ILIKE '%COLLATE%'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,19 @@ class Contents(NamedTuple):
 
 def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> TargetTables:
     """Read the catalog as it is now."""
-    itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {}
-    keys = catalogs.references(connection, catalog)
-    parents = catalogs.parents_of(keys)
-    for key in keys:
-        if key.table == key.parent:
-            itself[key.table] = (*itself.get(key.table, ()), (key.columns, key.referred))
+    return shown_tables(catalog, shown(connection, catalog))
+
+
+def shown_tables(catalog: str, shown: ShownCatalog) -> TargetTables:
+    """Describe the tables that a catalog shows."""
+    tables = shown.schema.tables
+    keys = {name: [c for c in table.constraints if isinstance(c, Reference)] for name, table in tables.items()}
+    parents = {name: frozenset(key.to for key in listed) for name, listed in keys.items() if listed}
+    itself = {name: tuple((key.columns, key.keys) for key in listed if key.to == name) for name, listed in keys.items()}
     return TargetTables(
         catalog,
-        tuple(catalogs.ordered(catalogs.tables(connection, catalog), parents)),
+        tuple(catalogs.ordered(keys, parents)),
         parents,
-        frozenset(Name(*row) for row in connection.execute(_COLLATED, [catalog]).fetchall()),
-        itself,
+        frozenset(name for name, sql in shown.definitions.items() if "COLLATE" in sql.upper()),
+        {name: listed for name, listed in itself.items() if listed},
     )

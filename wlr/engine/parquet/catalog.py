@@ -15,13 +15,19 @@ from wlc.dialect.duckdb.schema import schema_statements
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name, SequencePosition
 from wlr.ddl import relevance, running
+from wlr.ddl.claims import NOTHING, Claims
+from wlr.ddl.shown_catalog import shown
 from wlr.engine.calculator import applying, open_scratch
+from wlr.engine.contract import loading
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from wlc.farm.model import Ddl, Layout
+    from wlr.ddl.claims import ShownCatalog
+
+_HINT = "It was written by another version, or does not fit --tables."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,17 @@ class LakeCatalog:
         name: Name that DDL text gives the database.
         patterns: Which tables are replicated; empty for all.
         url: The replica, for messages.
+        is_whole: No transaction was skipped.
     """
 
-    def __init__(self, name: str, patterns: Collection[str], url: str) -> None:
+    def __init__(self, name: str, patterns: Collection[str], url: str, *, is_whole: bool = True) -> None:
         self._name = name
         self._patterns = patterns
+        self._is_whole = is_whole
         self._where = Path(url)
         self._connection = open_scratch(name)
         self._connection.execute("SET enable_external_access = false")
+        self._shown: ShownCatalog | None = None
         self._tables: dict[Name, CatalogTable] | None = None
         # Ids of tables that were made anew, with those that they had first.
         self._first_ids: dict[int, int] = {}
@@ -59,35 +68,38 @@ class LakeCatalog:
 
         Raises:
             UnsupportedError: A statement cannot be run.
+            CorruptError: The statements did something else than they say.
         """
+        ran = []
         for statement in statements:
             try:
-                self.run(statement, is_snapshot=True)
+                ran += [statement] if self.run(statement, is_snapshot=True) else []
             except StepError as error:
                 if relevance.may_fail(statement, self._patterns, self.tables()):
                     continue
                 raise relevance.unmet_reference(statement, self._patterns) or UnsupportedError(
                     f"{statement.kind} {statement.object} cannot be run: {error.cause}",
-                    hint="It was written by another version, or does not fit --tables.",
+                    hint=_HINT,
                 ) from error
+        with loading("the schema", _HINT):
+            Claims(NOTHING, self._patterns).refuse_contradiction(ran, self._show())
         for sequence in sequences:
             self.set_sequence(sequence)
 
     def tables(self) -> dict[Name, CatalogTable]:
         """Return all user tables."""
-        if self._tables is not None:
-            return self._tables
-        layouts = catalogs.tables(self._connection, self._name)
-        ids = self._ids()
-        self._tables = {
-            name: CatalogTable(self._first_ids.get(ids[name], ids[name]), name, layout)
-            for name, layout in layouts.items()
-        }
+        if self._tables is None:
+            shown = self._show()
+            self._tables = {
+                name: CatalogTable(self._first_ids.get(oid := shown.ids[name], oid), name, table.layout)
+                for name, table in shown.schema.tables.items()
+                if table.layout is not None
+            }
         return self._tables
 
-    def _ids(self) -> dict[Name, int]:
-        query = f"SELECT schema_name, table_name, table_oid FROM duckdb_tables() WHERE {catalogs.USER}"
-        return {Name(schema, name): oid for schema, name, oid in catalogs.rows(self._connection, self._name, query)}
+    def _show(self) -> ShownCatalog:
+        self._shown = self._shown or shown(self._connection, self._name)
+        return self._shown
 
     def run(self, statement: Ddl, *, is_snapshot: bool = False) -> bool:
         """Run a statement from the log or a snapshot, unless it is about a table that is not replicated.
@@ -100,9 +112,9 @@ class LakeCatalog:
         """
         if not relevance.is_run(statement, self._patterns):
             return False
-        # A snapshot's statements alter no table.
-        before = {} if is_snapshot else self.tables()
-        self._tables = None
+        # A snapshot's statements alter no table, and are compared together.
+        before = NOTHING if is_snapshot else self._show()
+        self._shown = self._tables = None
         try:
             with applying(self._where):
                 if is_snapshot:
@@ -110,11 +122,15 @@ class LakeCatalog:
                 else:
                     running.check(self._connection, self._name, statement)
                 made_anew = running.run(self._connection, self._name, statement)
+            if not is_snapshot:
+                claims = Claims(before, self._patterns, is_whole=self._is_whole)
+                claims.refuse_contradiction([statement], self._show(), [made_anew] if made_anew else ())
         except StepError as error:
             error.table = str(statement.object)
             raise
         if made_anew:
-            self._first_ids[self._ids()[made_anew]] = before[made_anew].id
+            first = before.ids[made_anew]
+            self._first_ids[self._show().ids[made_anew]] = self._first_ids.get(first, first)
         return True
 
     def set_sequence(self, sequence: SequencePosition) -> None:

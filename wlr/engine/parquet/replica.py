@@ -24,7 +24,7 @@ from wlr.engine.state import after
 from wlr.fold import unfit_changes
 from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
 from wlr.fold.tally import Tally
-from wlr.plan.failure import StepError, naming
+from wlr.plan.failure import ContradictionError, StepError, naming
 from wlr.plan.log_steps import Limits
 from wlr.plan.step import Fold
 
@@ -135,7 +135,9 @@ class OpenLake(OpenReplica):
     def _catalog(self) -> LakeCatalog:
         # A run that finds nothing to do needs none.
         if self._loaded is None:
-            catalog = LakeCatalog(self._current.catalog, self.state.tables, self._folder.url)
+            catalog = LakeCatalog(
+                self._current.catalog, self.state.tables, self._folder.url, is_whole=not self.state.accepted
+            )
             catalog.load((*self._current.schema, *self._current.schema_after), self._current.sequences)
             self._loaded = catalog
         return self._loaded
@@ -211,6 +213,7 @@ class OpenLake(OpenReplica):
                     self._folder.sweep(self._current.position.tick, self._version, self._current.paths)
             if (
                 isinstance(error, StepError)
+                and not isinstance(error, ContradictionError)
                 and number not in skipped
                 and relevance.may_be_left_out(actions, number, self.state.tables, draft.tables)
             ):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnavailableError
+from wlr.ddl.claims import Claims
 from wlr.engine.calculator import applying as folding
 from wlr.engine.contract import NewReplica, loading
 from wlr.engine.postgres import connection as connections
@@ -20,6 +21,7 @@ from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop
 from wlr.engine.postgres.names import MAIN, Names, refuse_own, refuse_schema
+from wlr.engine.postgres.shown_catalog import shown, shown_after
 from wlr.engine.state import encode
 from wlr.fold import unfit_changes
 from wlr.plan.patterns import matches
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.dialect.postgres.connection import Connection
-    from wlc.farm.model import Manifest, Name, SnapshotTable
+    from wlc.farm.model import Ddl, Manifest, Name, SnapshotTable
     from wlr.engine.place import Place
     from wlr.engine.postgres.translate import PostgresStatement
     from wlr.engine.state import ReplicaState
@@ -109,12 +111,17 @@ class _Builder:
         with using(self.address), self.connection.transaction():
             connections.as_replica(self.connection)
             before, own = PostgresCatalog(self.connection).tables, told_apart(self.connection, ())
+            has_generated = self.names.main != MAIN
+            shown_before = shown(self.connection, has_generated=has_generated)
+            claims = Claims(shown_before, self.state.tables, place=self.names.place)
             states.install(self.connection)
             if self.names.main != MAIN:
                 connections.run(self.connection, f"CREATE SCHEMA IF NOT EXISTS {quote(self.names.main)}")
             if new.manifest is not None:
-                self._load(new, new.manifest, before)
+                made = self._load(new, new.manifest, before)
                 with self._loading("the schema"):
+                    after = shown_after(self.connection, shown_before, has_generated=has_generated)
+                    claims.refuse_contradiction(made, after, self.schema.made_anew)
                     self.schema.try_again()
                     unfit_changes.refuse_change_of_own(
                         own, told_apart(self.connection, ()), "a statement of the snapshot"
@@ -125,8 +132,10 @@ class _Builder:
             states.write_tables(self.connection, PostgresCatalog(self.connection).tables - before)
         warn_of_missing(self.left_out, {})
 
-    def _load(self, new: NewReplica, manifest: Manifest, before: Collection[Name]) -> None:
+    def _load(self, new: NewReplica, manifest: Manifest, before: Collection[Name]) -> list[Ddl]:
+        """Load a snapshot, and return its statements that are meant for this replica."""
         held_back: list[PostgresStatement] = []
+        made = []
         # Functions come before the tables that they read, for defaults and checks call functions.
         connections.run(self.connection, "SET LOCAL check_function_bodies = off")
         for ddl in manifest.schema:
@@ -134,7 +143,7 @@ class _Builder:
                 if ddl.kind.endswith("VIEW") and text_of(ddl) is not None:
                     # A table has a column of the type that its rows are.
                     self._note_tables(before)
-                self.schema.run(ddl, holds_back=held_back)
+                made += [ddl] if self.schema.run(ddl, holds_back=held_back) else []
         connections.run(self.connection, "SET LOCAL check_function_bodies = on")
         kinds = PostgresCatalog(self.connection).kinds
 
@@ -150,10 +159,11 @@ class _Builder:
         self._note_tables(before)
         for ddl in manifest.schema_after:
             with self._loading(str(ddl.object)):
-                self.schema.run(ddl)
+                made += [ddl] if self.schema.run(ddl) else []
         with self._loading("the sequences"):
             for sequence in manifest.sequences:
                 self.schema.set_sequence(sequence)
+        return made
 
     def _note_tables(self, before: Collection[Name]) -> None:
         """Let views be judged by the tables that there are now."""

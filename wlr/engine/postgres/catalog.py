@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from wlc.dialect.postgres.connection import Connection
 
-_USER = "n.nspname NOT IN ('wlr', 'wlc', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'"
+USER = "n.nspname NOT IN ('wlr', 'wlc', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'"
 _RELATIONS = f"""
     SELECT n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'i') AND {_USER}
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'i') AND {USER}
 """
 _COLUMNS = f"""
     SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
-    WHERE c.relkind IN ('r', 'p', 'v', 'm') AND a.attnum > 0 AND NOT a.attisdropped AND {_USER} GROUP BY 1, 2
+    WHERE c.relkind IN ('r', 'p', 'v', 'm') AND a.attnum > 0 AND NOT a.attisdropped AND {USER} GROUP BY 1, 2
 """
 _UNIQUE = """
     SELECT array_agg(a.attname::text ORDER BY k.place)
@@ -38,7 +38,7 @@ _TOLD_APART = f"""
         (SELECT array_agg(indexrelid::bigint ORDER BY 1) FROM pg_index WHERE indrelid = c.oid),
         (SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull), ',' ORDER BY a.attnum)
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {_USER}
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {USER}
 """
 # Views over a table and views over those; a view comes before the views that read it.
 _VIEWS_OVER = """

@@ -102,6 +102,7 @@ class SchemaChange:
 
     Attributes:
         access: Makes changes of privileges and row security.
+        made_anew: Tables that were created again.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class SchemaChange:
         self._replicated = replicated
         self._left_out = left_out
         self.access = Access(connection, address, replicated, left_out, gives=gives)
+        self.made_anew: set[Name] = set()
 
-    def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> None:
+    def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> bool:
         """Make the change. An object without rows that has no counterpart is left out with a warning.
 
         Args:
@@ -133,38 +135,46 @@ class SchemaChange:
             is_rewritten: The table was emptied, and all its rows follow.
             holds_back: Receives the statements that are cheaper after rows are loaded.
 
+        Returns:
+            Whether it is meant for this replica.
+
         Raises:
             StepError: The change cannot be made.
         """
         # Those that are missing were refused before.
         if not is_wanted(ddl, self._patterns) or ddl.kind == EXTENSION:
-            return
+            return False
         self._refuse_own(ddl)
         text = text_of(ddl)
+        is_meant = ddl.original != ""
         try:
             refuse_oversized(ddl.statement if text is None else text)
             with understanding(ddl.statement), applying(self._address), self._connection.transaction():
                 if text is not None and is_access(text):
                     run(self._connection, "SET LOCAL search_path = public")
                     self.access.run(text)
-                    return
+                    return True
                 was_lacking = left_out.listed_object(ddl) in self._left_out
                 left_out.follow(self._left_out, ddl)
                 if text is None:
                     self._search(ddl.search_path)
                     self._translated(ddl, is_rewritten=is_rewritten, holds_back=holds_back)
+                elif not text and self._lacks_names(ddl):
+                    is_meant = True
+                    self._translated(ddl, is_rewritten=False, holds_back=None)
                 # What has the name of something that is left out belongs to the owner.
-                elif not (was_lacking and ddl.kind.startswith("DROP ")):
+                elif text and not (was_lacking and ddl.kind.startswith("DROP ")):
                     self._in_own_words(text, ddl)
         except StepError as error:
             if text is not None and self._do_without(text, ddl, error):
-                return
+                return True
             if may_fail(ddl, self._patterns, self._replicated):
-                return
+                return True
             error.table = error.table or str(ddl.object)
             if isinstance(error.__cause__, errors.UndefinedObject):
                 error.remedy = error.remedy or _UNDEFINED
             raise
+        return is_meant
 
     def _refuse_own(self, ddl: Ddl) -> None:
         for schema in (ddl.object.schema, *ddl.search_path):
@@ -177,11 +187,6 @@ class SchemaChange:
         run(self._connection, f"SET LOCAL search_path = {listed}")
 
     def _in_own_words(self, text: str, ddl: Ddl) -> None:
-        if not text:
-            # PostgreSQL has the object already, or does not need it.
-            if self._lacks_names(ddl):
-                self._translated(ddl, is_rewritten=False, holds_back=None)
-            return
         self._left_out.pop(missing_features.redefined(text), None)
         if (from_above := missing_features.inherited(text)) and from_above[1] in self._columns(from_above[0]):
             # A partition must not even be asked.
@@ -231,7 +236,10 @@ class SchemaChange:
         return error is None
 
     def _lacks_names(self, ddl: Ddl) -> bool:
-        """Say whether a column should have got its name from a table above, which this replica does not have."""
+        """Say whether a column should have got its name from a table above, which this replica does not have.
+
+        Else, PostgreSQL has the object of an empty statement already, or does not need it.
+        """
         if not self._patterns or ddl.kind != "ALTER TABLE" or ddl.layout is None or ddl.object not in self._replicated:
             return False
         present = self._columns(ddl.object)
@@ -313,6 +321,7 @@ class SchemaChange:
             or any(self._try(each, str(table)) for each in statements)
         ):
             return False
+        self.made_anew.add(table)
         self._leave_out(f"partitioning of table {table}", "that of the table above it is left out")
         return True
 

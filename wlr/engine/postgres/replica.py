@@ -11,6 +11,7 @@ import psycopg
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlc.farm.schema_fold import table_effects
+from wlr.ddl.claims import Claims
 from wlr.ddl.left_out import to_retry
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import applying as applying_locally
@@ -24,6 +25,7 @@ from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.names import MAIN, Names, refuse_schema
+from wlr.engine.postgres.shown_catalog import shown, shown_after
 from wlr.engine.state import after, changed
 from wlr.fold import net_changes as net_changes
 from wlr.fold import unfit_changes
@@ -84,6 +86,7 @@ class OpenPostgres(OpenReplica):
         self._replicated = states.read_tables(connection)
         self._left_out = dict(state.left_out)
         self._has_tried_again = False
+        self._made_anew: set[Name] = set()
         self._folders = folders
         self._workshop_found: Workshop | None = None
         self._elsewhere = bulk.folding(work_folder(connections.identity(connection))) if bulk else None
@@ -181,13 +184,20 @@ class OpenPostgres(OpenReplica):
         tally: Tally,
     ) -> None:
         cleared: dict[Name, int] = {}
+        changes, meant = [action for action in actions if isinstance(action, Ddl)], []
+        # A PostgreSQL master says nothing of generated columns.
+        has_generated = all(text_of(ddl) is None for ddl in changes)
+        claims = self._claims(has_generated=has_generated) if changes else None
         for number, action in enumerate(actions):
             if isinstance(action, Ddl):
-                self._run_ddl(action, actions[number + 1 : number + 2], cleared)
+                meant += [action] if self._run_ddl(action, actions[number + 1 : number + 2], cleared) else []
                 tally.alter(action)
             else:
                 self._write(action, fetch, prepared if number == 0 else None, cleared, tally)
-        if any(isinstance(action, Ddl) for action in actions):
+        if claims is not None:
+            # What PostgreSQL does to partitions and the like, statements say that follow.
+            after = shown_after(self._connection, claims.before, has_generated=has_generated)
+            claims.refuse_contradiction(meant, after, self._made_anew)
             states.write_tables(self._connection, self._replicated)
 
     def _write(
@@ -292,17 +302,26 @@ class OpenPostgres(OpenReplica):
             gives=self.state.access,
         )
 
-    def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> None:
+    def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> bool:
+        """Make a schema change, and say whether it is meant for this replica."""
         if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
             refuse_schema(ddl, self._address.shown)
         before, own = PostgresCatalog(self._connection).tables, told_apart(self._connection, self._replicated)
         altered = {self._names.place(effect.object.name) for effect in table_effects(ddl)}
         states.let_go(self._connection, self._replicated & altered)
         is_rewritten = self._clear_ahead(ddl, following, cleared)
-        self._schema().run(ddl, is_rewritten=is_rewritten)
+        change = self._schema()
+        is_meant = change.run(ddl, is_rewritten=is_rewritten)
         unfit_changes.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
         present = PostgresCatalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
+        self._made_anew |= change.made_anew
+        return is_meant
+
+    def _claims(self, *, has_generated: bool) -> Claims:
+        self._made_anew.clear()
+        before = shown(self._connection, has_generated=has_generated)
+        return Claims(before, self.state.tables, is_whole=not self.state.accepted, place=self._names.place)
 
     def _try_again(self, actions: tuple[Action, ...]) -> None:
         """Make what was left out, if a schema change, or the owner since the last run, made what it lacked."""
