@@ -26,6 +26,7 @@ from wlc.farm.model import (
     Name,
     Origin,
     Record,
+    RenamedObject,
     SequencePosition,
     TableFile,
     Transaction,
@@ -122,7 +123,7 @@ class HandmadeFarm:
 
     def _record(self, record: object, files: _Files) -> Record:
         if isinstance(record, str):
-            return self._ddl(record)
+            return self.ddl(record)
         if isinstance(record, Rows):
             name = _name(record.table)
             return files.add(self.tick, name, self.layouts[name], record)
@@ -132,14 +133,12 @@ class HandmadeFarm:
             self.layouts[record.object] = record.layout
         return record
 
-    def _ddl(self, statement: str) -> Ddl:
-        before = self.layouts
+    def ddl(self, statement: str) -> Ddl:
+        """Return the record of a statement that the master runs now."""
         does = self._changes.run(statement)
         self.layouts = dict(self._changes.layouts)
-        changed = [n for n in self.layouts if self.layouts[n] != before.get(n)] or [
-            n for n in before if n not in self.layouts
-        ]
-        name = changed[0] if changed else Name("main", "x")
+        about = next((effect for effect in does if effect.object.kind == "TABLE"), None)
+        name = about.to if isinstance(about, RenamedObject) else about.object.name if about else Name("main", "x")
         kind = " ".join(statement.split()[:2]).upper()
         return Ddl(kind, name, statement, layout=self.layouts.get(name), does=does)
 

@@ -103,7 +103,6 @@ def test_all_that_is_in_a_renamed_schema_is_listed_under_its_new_name() -> None:
         (altered((None, "a")), {"view s.v", "view s.w", "constraint k of table s.t"}),
         (altered(("a", "a")), {"view s.v", "view s.w", "constraint k of table s.t"}),
     ],
-    ids=str,
 )
 def test_statements_are_given_up_that_name_what_has_another_name(effect: DdlEffect, kept: set[str]) -> None:
     left_out = {
@@ -157,7 +156,6 @@ def test_columns_of_other_tables_keep_their_names() -> None:
         (altered((None, "x"), ("c", "c")), set()),
         (AlteredObject(DbObject("TYPE", T), values=(("c", "d"),)), set()),
     ],
-    ids=str,
 )
 def test_what_is_dropped_is_forgotten(effect: DdlEffect, gone: set[str]) -> None:
     left_out = followed(effect)
