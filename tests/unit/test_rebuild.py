@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import duckdb
 import pytest
 
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import AlteredObject, DbObject, Ddl, Name
 from wlr.ddl import running
+
+if TYPE_CHECKING:
+    from wlc.farm.model import ColumnStep
 
 TABLE = """
     CREATE TABLE s.t (
@@ -26,8 +31,9 @@ def connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def run(connection: duckdb.DuckDBPyConnection, statement: str) -> Name | None:
-    return running.run(connection, "m", Ddl("ALTER TABLE", Name("s", "t"), statement, ("s",)))
+def run(connection: duckdb.DuckDBPyConnection, statement: str, *steps: ColumnStep) -> Name | None:
+    does = (AlteredObject(DbObject("TABLE", Name("s", "t")), columns=steps),)
+    return running.run(connection, "m", Ddl("ALTER TABLE", Name("s", "t"), statement, ("s",), does=does))
 
 
 def facts(connection: duckdb.DuckDBPyConnection) -> list[object]:
@@ -44,7 +50,7 @@ def test_a_column_before_a_key_is_dropped_and_the_rest_stays(connection: duckdb.
     before = facts(connection)
     with pytest.raises(duckdb.Error, match="depends on a column after it"):
         connection.execute("ALTER TABLE s.t DROP COLUMN kind")
-    assert run(connection, "alter table if exists m.s.T drop column if exists KIND") == Name("s", "t")
+    assert run(connection, "ALTER TABLE t DROP COLUMN kind", ("kind", None)) == Name("s", "t")
     after = facts(connection)
     assert after == [before[0], [("v", "text")], *before[2:]]
     connection.execute('INSERT INTO s.t ("a, (b", id) VALUES (3, 3)')
@@ -55,19 +61,31 @@ def test_a_column_before_a_key_is_dropped_and_the_rest_stays(connection: duckdb.
             connection.execute(statement)
 
 
+def test_generated_columns_go_with_a_column_before_a_key(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("CREATE TABLE s.u (a INTEGER, g INTEGER AS (a + 1), id INTEGER PRIMARY KEY, v INTEGER)")
+    connection.execute("INSERT INTO s.u VALUES (1, 2, 3)")
+    name = Name("s", "u")
+    does = (AlteredObject(DbObject("TABLE", name), columns=(("a", None), ("g", None))),)
+    dropped = Ddl("ALTER TABLE", name, "ALTER TABLE u DROP COLUMN a CASCADE", ("s",), does=does)
+    assert running.run(connection, "m", dropped) == name
+    assert connection.execute("FROM s.u").fetchall() == [(2, 3)]
+
+
 @pytest.mark.parametrize(
-    "statement",
+    "statement, step",
     [
-        "ALTER TABLE t ALTER v DROP DEFAULT",
-        "ALTER TABLE t ADD COLUMN w STRUCT(x INTEGER, y INTEGER)",
-        "CREATE TABLE other (a INTEGER)",
-        "DROP INDEX i",
+        ("ALTER TABLE t ALTER v DROP DEFAULT", ("v", "v")),
+        ("ALTER TABLE t ADD COLUMN w STRUCT(x INTEGER, y INTEGER)", (None, "w")),
+        ("CREATE TABLE other (a INTEGER)", None),
+        ("DROP INDEX i", None),
     ],
 )
-def test_other_statements_run_as_they_are(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
-    assert run(connection, statement) is None
+def test_other_statements_run_as_they_are(
+    connection: duckdb.DuckDBPyConnection, statement: str, step: ColumnStep | None
+) -> None:
+    assert run(connection, statement, *([step] if step else [])) is None
 
 
 def test_a_key_column_stays_refused(connection: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(duckdb.Error):
-        run(connection, "ALTER TABLE t DROP COLUMN id")
+        run(connection, "ALTER TABLE t DROP COLUMN id", ("id", None))

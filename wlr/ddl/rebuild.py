@@ -15,7 +15,7 @@ from wlc.farm.model import AlteredObject, DbObject, Name
 from wlc.farm.schema_fold import column_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import duckdb
 
@@ -32,15 +32,15 @@ _AFTERWARDS = """
 
 
 @dataclass(frozen=True, slots=True)
-class DroppedColumn:
-    """A column that a statement drops from a table."""
+class DroppedColumns:
+    """The column that a statement drops from a table, and generated columns that go with it."""
 
     table: Name
-    column: str
+    columns: tuple[str, ...]
 
 
-def blocked_column(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> DroppedColumn | None:
-    """Return the column that a statement drops if DuckDB would refuse that for a key or an index behind the column.
+def blocked_columns(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> DroppedColumns | None:
+    """Return what a statement drops if DuckDB would refuse that for a key or an index behind a column.
 
     Args:
         connection: That will run it.
@@ -49,32 +49,32 @@ def blocked_column(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl
     """
     table = ddl.object
     altered = (each for each in ddl.does if isinstance(each, AlteredObject) and each.object == DbObject("TABLE", table))
-    column = next((old for each in altered for old, new in each.columns if old is not None and new is None), None)
-    layout = catalogs.tables(connection, catalog).get(table) if column is not None else None
+    dropped = tuple(old for each in altered for old, new in each.columns if old is not None and new is None)
+    layout = catalogs.tables(connection, catalog).get(table) if dropped else None
     names = column_names(layout) if layout else ()
-    if column not in names:
+    if not dropped or not {*dropped} <= {*names}:
         return None
-    later = {name.lower() for name in names[names.index(column) + 1 :]}
+    later = {name.lower() for name in names[min(map(names.index, dropped)) + 1 :] if name not in dropped}
     keys = connection.execute(_KEYS, [catalog, table.schema, table.name]).fetchall()
     depend = any(name.lower() in later for (listed,) in keys for name in listed)
     query = "SELECT count(*) FROM duckdb_indexes() WHERE database_name = ? AND schema_name = ? AND table_name = ?"
     has_index = connection.execute(query, [catalog, table.schema, table.name]).fetchall()[0][0]
-    return DroppedColumn(table, column) if depend or (has_index and later) else None
+    return DroppedColumns(table, dropped) if depend or (has_index and later) else None
 
 
-def without_column(connection: duckdb.DuckDBPyConnection, catalog: str, dropped: DroppedColumn) -> None:
-    """Make a table anew without a column; raises DuckDB's error if something else depends on either."""
+def without_columns(connection: duckdb.DuckDBPyConnection, catalog: str, dropped: DroppedColumns) -> None:
+    """Make a table anew without columns; raises DuckDB's error if something else depends on table or columns."""
     table, place = dropped.table, [catalog, dropped.table.schema, dropped.table.name]
     where = "WHERE database_name = ? AND schema_name = ? AND table_name = ?"
     ((sql,),) = connection.execute(f"SELECT sql FROM duckdb_tables() {where}", place).fetchall()
-    stored = [c.name for c in catalogs.tables(connection, catalog)[table].stored if c.name != dropped.column]
+    stored = [c.name for c in catalogs.tables(connection, catalog)[table].stored if c.name not in dropped.columns]
     afterwards = [text for (text,) in connection.execute(_AFTERWARDS, place).fetchall()]
     afterwards += _comments(connection, dropped, place)
-    made = Name(table.schema, f"{table.name} without {dropped.column}")
+    made = Name(table.schema, f"{table.name} without {dropped.columns[0]}")
     listed = ", ".join(map(quote, stored))
     connection.execute(f"USE {quote(catalog)}.{quote(table.schema)}")
     for statement in (
-        f"CREATE TABLE {made.sql} ({', '.join(_items(sql, dropped.column))})",
+        f"CREATE TABLE {made.sql} ({', '.join(_items(sql, dropped.columns))})",
         f"INSERT INTO {made.sql} ({listed}) SELECT {listed} FROM {table.sql}",
         f"DROP TABLE {table.sql}",
         f"ALTER TABLE {made.sql} RENAME TO {quote(table.name)}",
@@ -83,27 +83,28 @@ def without_column(connection: duckdb.DuckDBPyConnection, catalog: str, dropped:
         connection.execute(statement)
 
 
-def _items(sql: str, column: str) -> Iterator[str]:
-    """Yield what the parentheses of CREATE TABLE list, without a column."""
-    listed = tokens(sql)
+def _items(sql: str, columns: Iterable[str]) -> Iterator[str]:
+    """Yield what the parentheses of CREATE TABLE list, without columns."""
+    listed, dropped = tokens(sql), {column.lower() for column in columns}
     opened = next(token for token in listed if token.text == "(")
-    start, first, found = opened.end, None, False
+    start, first = opened.end, None
     for token in listed:
         if token.start <= opened.start:
             continue
         if token.depth == 1 and first is None:
             first = token
         if (token.text == "," and token.depth == 1) or (token.text == ")" and token.depth == 0):
-            if found or first is None or first.name.lower() != column.lower():
+            if first is None or first.name.lower() not in dropped:
                 yield sql[start : token.start].strip()
             else:
-                found = True
+                # A constraint may begin with a word that is a column's name, too.
+                dropped.remove(first.name.lower())
             start, first = token.end, None
         if token.text == ")" and token.depth == 0:
             return
 
 
-def _comments(connection: duckdb.DuckDBPyConnection, dropped: DroppedColumn, place: list[str]) -> list[str]:
+def _comments(connection: duckdb.DuckDBPyConnection, dropped: DroppedColumns, place: list[str]) -> list[str]:
     where = "WHERE database_name = ? AND schema_name = ? AND table_name = ? AND comment IS NOT NULL"
     sql = dropped.table.sql
     rows = connection.execute(f"SELECT comment FROM duckdb_tables() {where}", place).fetchall()
@@ -112,7 +113,7 @@ def _comments(connection: duckdb.DuckDBPyConnection, dropped: DroppedColumn, pla
     made += [
         f"COMMENT ON COLUMN {sql}.{quote(column)} IS {literal(text)}"
         for column, text in rows
-        if column != dropped.column
+        if column not in dropped.columns
     ]
     rows = connection.execute(f"SELECT index_name, comment FROM duckdb_indexes() {where}", place).fetchall()
     names = (Name(dropped.table.schema, index) for index, _ in rows)

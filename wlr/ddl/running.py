@@ -18,7 +18,7 @@ from wlc.dialect.duckdb import settings
 from wlc.dialect.duckdb.lexer import without_comments
 from wlc.dialect.sql import literal, quote
 from wlr.ddl.memory_limit import bounded
-from wlr.ddl.rebuild import blocked_column, without_column
+from wlr.ddl.rebuild import blocked_columns, without_columns
 from wlr.ddl.statements import (
     OWN,
     OutsideError,
@@ -105,10 +105,10 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name |
     Raises:
         StepError: The statement took too long, or made a macro that reads something outside the database.
     """
-    dropped = blocked_column(connection, catalog, ddl)
+    dropped = blocked_columns(connection, catalog, ddl)
     connection.execute(settings.search_path_sql(catalog, ddl.search_path))
     if dropped is not None:
-        without_column(connection, catalog, dropped)
+        without_columns(connection, catalog, dropped)
     else:
         with understanding(ddl.statement), limited(connection, ddl.statement), bounded(connection):
             with settings.applied(connection, ddl.settings):
