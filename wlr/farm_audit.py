@@ -24,7 +24,7 @@ from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.paths import parse_snapshot_folder
 from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.same_past import is_made_up
-from wlc.farm.schema_fold import table_names
+from wlc.farm.schema_fold import touched_tables
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlr import log_reader
@@ -306,7 +306,7 @@ class _AuditRun:
     def _note_lost(self, batch: Batch, followed: Collection[Name]) -> None:
         """Note a batch that does not say what tables hold whose digests the log had: nobody can verify them."""
         changes = [record for found in batch.transactions for record in found.records if isinstance(record, Ddl)]
-        altered = {name for ddl in changes for table in table_names(ddl) for name in table.both}
+        altered = {name for ddl in changes for name in touched_tables(ddl)}
         known = self._found.digests.keys() - batch.digests.keys() - batch.undigested - altered
         if lost := sorted(str(name) for name in followed if name in known):
             where = f"{self._database.logs.url}: batch {batch.number}"

@@ -16,7 +16,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Clear, Ddl
-from wlc.farm.schema_fold import table_names
+from wlc.farm.schema_fold import touched_tables
 from wlr import log_reader
 from wlr.engine.calculator import connect
 from wlr.plan.stop import Stop
@@ -160,9 +160,7 @@ def _transactions(database: FarmDatabase, ticks: tuple[int, int]) -> list[Transa
 def _refuse_schema_changes(found: Sequence[Transaction], wanted: Name | None) -> None:
     for transaction in found:
         for record in transaction.records:
-            if not isinstance(record, Ddl) or not (
-                wanted is None or any(wanted in t.both for t in table_names(record))
-            ):
+            if not isinstance(record, Ddl) or (wanted is not None and wanted not in touched_tables(record)):
                 continue
             tick = transaction.tick
             raise UnsupportedError(

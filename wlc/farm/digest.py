@@ -23,7 +23,7 @@ from wlc.farm.model import (
     RenamedObject,
     Transaction,
 )
-from wlc.farm.schema_fold import table_effects, table_names
+from wlc.farm.schema_fold import table_effects, touched_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -171,6 +171,6 @@ def _objects_of(transactions: Iterable[Transaction]) -> Iterator[Name]:
     for transaction in transactions:
         for record in transaction.records:
             if isinstance(record, Ddl):
-                yield from (name for table in table_names(record) for name in table.both)
+                yield from touched_tables(record)
             elif isinstance(record, Change | Clear):
                 yield record.table

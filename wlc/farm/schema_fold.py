@@ -275,6 +275,16 @@ def table_names(ddl: Ddl) -> list[TableNames]:
     return found
 
 
+def touched_tables(ddl: Ddl) -> set[Name]:
+    """Return all names, before and after it, of the tables that a statement creates, drops, renames or alters."""
+    return {name for table in table_names(ddl) for name in table.both}
+
+
+def is_aside(effect: DdlEffect) -> bool:
+    """Say whether a statement changes something about an object that concerns no rows, such as a comment."""
+    return effect == AlteredObject(effect.object, effect.of)
+
+
 def created_table(ddl: Ddl) -> Name | None:
     """Return the table that a statement creates, None if it creates none."""
     made = (effect.object.name for effect in table_effects(ddl) if isinstance(effect, CreatedObject))

@@ -385,7 +385,7 @@ def _start_behind(
         source: A site.
         database: Its place in the farm.
         circle: As it was read.
-        state: What to remember, with the last tick that anybody has seen of what the history grew from.
+        state: What to remember; its tick is the last one of the former history that any site has seen.
         newest: The batch, and its chain hash; None if the log is empty.
     """
     assert state.site is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import AlteredObject, CreatedObject, Ddl, Reference, RenamedObject
-from wlc.farm.schema_fold import created_table, table_effects, table_names
+from wlc.farm.schema_fold import created_table, table_effects, touched_tables
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> b
         return False
     if ddl.does and all(effect.object.kind in _DERIVED for effect in ddl.does):
         return True
-    touched = {ddl.object.folded, *(name.folded for names in table_names(ddl) for name in names.both)}
+    touched = {name.folded for name in (ddl.object, *touched_tables(ddl))}
     touched |= {effect.of.folded for effect in ddl.does if effect.of is not None}
     return touched.isdisjoint(table.folded for table in tables)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.model import AlteredObject, Change, Clear, Ddl
-from wlc.farm.schema_fold import table_names
+from wlc.farm.model import Change, Clear, Ddl
+from wlc.farm.schema_fold import is_aside, table_names
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item
 
 def _concerned(ddl: Ddl, tables: Collection[str]) -> Iterator[Name]:
     """Yield the feed's tables that a statement creates, drops, renames or alters. A comment is none of the feed's."""
-    does = tuple(effect for effect in ddl.does if effect != AlteredObject(effect.object))
+    does = tuple(effect for effect in ddl.does if not is_aside(effect))
     for names in table_names(replace(ddl, does=does)):
         yield from [name for name in reversed(names.both) if matches(name, tables)][:1]
 

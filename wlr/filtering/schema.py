@@ -8,11 +8,11 @@ from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject
-from wlc.farm.schema_fold import table_effects, table_names
+from wlc.farm.schema_fold import is_aside, table_effects, table_names
 from wlr.ddl.relevance import references
 
 if TYPE_CHECKING:
-    from wlc.farm.model import DdlEffect, Layout, Name
+    from wlc.farm.model import Layout, Name
     from wlr.plan.row_filters import RowFilters, TableFilter
 
 
@@ -35,7 +35,7 @@ def dropped(table: Name) -> Ddl:
 
 def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
     """Return the filter of the table that an index, a comment or the like is about; None for other statements."""
-    if any(not _is_aside(effect) for effect in table_effects(ddl)):
+    if any(not is_aside(effect) for effect in table_effects(ddl)):
         return None
     about = (effect.of or effect.object.name for effect in ddl.does if effect.of or effect.object.kind == "TABLE")
     return next((found for table in about if (found := filters.of(table))), None)
@@ -43,15 +43,10 @@ def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
 
 def altered(ddl: Ddl) -> tuple[Name, Name] | None:
     """Return the names, before and after, of the table that a statement alters; None for other statements."""
-    if all(map(_is_aside, table_effects(ddl))):
+    if all(map(is_aside, table_effects(ddl))):
         return None
     table = table_names(ddl)[0]
     return None if table.is_created or table.before is None or table.after is None else (table.before, table.after)
-
-
-def _is_aside(effect: DdlEffect) -> bool:
-    """Say whether a statement changes something about a table that concerns no rows, such as who may read it."""
-    return effect == AlteredObject(effect.object)
 
 
 def concerns(ddl: Ddl, chosen: TableFilter) -> bool:

@@ -13,7 +13,7 @@ from wlc.farm import digest
 from wlc.farm.digest import Ledger
 from wlc.farm.log_columns import PlainRun, parts_of
 from wlc.farm.model import Clear, Ddl, Digest, Name
-from wlc.farm.schema_fold import table_names
+from wlc.farm.schema_fold import touched_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +62,7 @@ def quick_after(
     others = (each for part in parts_of(batch.transactions) if not isinstance(part, PlainRun) for each in part)
     for record in (record for each in others for record in each.records):
         if isinstance(record, Ddl):
-            altered = {name for table in table_names(record) for name in table.both}
+            altered = touched_tables(record)
             found = {name: total for name, total in found.items() if name not in altered}
         elif isinstance(record, Clear):
             found.pop(record.table, None)

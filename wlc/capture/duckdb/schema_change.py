@@ -13,6 +13,7 @@ from wlc.dialect.duckdb.schema import schema_statements, table_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Name, RenamedObject
+from wlc.farm.schema_fold import is_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ def difference(effects: tuple[DdlEffect, ...]) -> CatalogDifference:
     created = tuple(effect.object.name for effect in tables if isinstance(effect, CreatedObject))
     replaced = frozenset(e.object.name for e in tables if isinstance(e, CreatedObject) and e.replaces)
     renamed = {effect.to: effect.object.name for effect in tables if isinstance(effect, RenamedObject)}
-    altered = (e.object.name for e in tables if isinstance(e, AlteredObject) and e != AlteredObject(e.object))
+    altered = (e.object.name for e in tables if isinstance(e, AlteredObject) and not is_aside(e))
     dropped = tuple(effect.object.name for effect in tables if isinstance(effect, DroppedObject))
     touched = {(effect.object.kind, effect.object.name) for effect in effects}
     touched |= {(effect.object.kind, effect.to) for effect in effects if isinstance(effect, RenamedObject)}

@@ -1,7 +1,7 @@
 """What statements do to the tables of a PostgreSQL master, told from the descriptions before and after them.
 
 Effects are about what the farm holds: a generated column is in no step, and a constraint that not all rows obey is not
-there. The name of a primary key, which replicas of other kinds do not have, is told when it changes or goes.
+there. Replicas of other kinds have no names of keys: an effect names a primary key only if it is renamed or dropped.
 """
 
 from __future__ import annotations
