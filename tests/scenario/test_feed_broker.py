@@ -24,7 +24,7 @@ import wlc
 import wlr
 from tests.kafka_broker import Broker, create_topic, delete_topic
 from tests.mock_kafka import messages
-from tests.scenario.test_feed_kafka import FARM, SOURCES, as_records, database, expected, feed, once, published
+from tests.scenario.test_feed_kafka import SOURCES, as_records, expected, once, published
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.feeds import kafka
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
-__all__ = ["database"]
+FARM = "memory://kafkabroker"
 pytestmark = pytest.mark.slow
 _numbers = count()
 
@@ -54,6 +54,11 @@ def on_s3(s3_url: str, s3_environment: str) -> Iterator[Broker]:
     bucket = s3_url.removeprefix("s3://").split("/")[0]
     with Broker(f"s3://{bucket}/", {"AWS_ENDPOINT": s3_environment, "AWS_ALLOW_HTTP": "true"}) as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> FarmDatabase:
+    return published(tmp_path_factory.mktemp("memory") / "shop.duckdb", FARM)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +203,7 @@ def test_a_topic_that_is_lost_is_named_and_can_be_written_anew(
     in_memory: Broker, database: FarmDatabase, transactional: bool, how: str
 ) -> None:
     topic = new_topic(in_memory)
-    feed(in_memory.servers, topic, transactional=transactional, tables=["main.t"])
+    feed_on(database, in_memory, topic, transactional=transactional, tables=["main.t"])
     change(database)
     if how == "restarted":
         in_memory.restart()
@@ -207,11 +212,11 @@ def test_a_topic_that_is_lost_is_named_and_can_be_written_anew(
     create_topic(in_memory.servers, topic)
     for _ in range(2):
         with pytest.raises(CorruptError, match=rf"partition \d of .*{topic} goes on at offset 0, and feed") as caught:
-            feed(in_memory.servers, topic, transactional=transactional)
+            feed_on(database, in_memory, topic, transactional=transactional)
     assert f"wlc forget {database.url} feed-{topic}" in str(caught.value.hint)
     assert messages(in_memory.servers, topic) == []
     wlc.forget("shop", f"feed-{topic}", farm=FARM)
-    feed(in_memory.servers, topic, transactional=transactional)
+    feed_on(database, in_memory, topic, transactional=transactional)
     assert as_records(once(messages(in_memory.servers, topic))) == expected(database)
 
 
@@ -230,7 +235,7 @@ def test_a_topic_that_is_lost_within_a_round(
     """Nothing is missing that a position says was written."""
     topic = new_topic(in_memory)
     if is_known:
-        feed(in_memory.servers, topic, transactional=transactional)
+        feed_on(database, in_memory, topic, transactional=transactional)
         change(database)
 
     def lose() -> None:
@@ -244,12 +249,12 @@ def test_a_topic_that_is_lost_within_a_round(
     with monkeypatch.context() as patch:
         fail_at(patch, 3, lose)
         with pytest.raises((UnavailableError, CorruptError)):
-            feed(in_memory.servers, topic, transactional=transactional)
+            feed_on(database, in_memory, topic, transactional=transactional)
     if how == "deleted":
         create_topic(in_memory.servers, topic)
     if is_known:
         with pytest.raises(CorruptError, match="goes on at offset"):
-            feed(in_memory.servers, topic, transactional=transactional)
+            feed_on(database, in_memory, topic, transactional=transactional)
         return
-    feed(in_memory.servers, topic, transactional=transactional)
+    feed_on(database, in_memory, topic, transactional=transactional)
     assert as_records(once(messages(in_memory.servers, topic))) == expected(database)

@@ -88,10 +88,7 @@ def published(source: Path, farm: str, rows: int = 60) -> FarmDatabase:
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> FarmDatabase:
-    """The database of this process; two modules of tests feed from it, and one process may run both."""
-    if f"{FARM}/shop" not in SOURCES:
-        published(tmp_path_factory.mktemp("kafka") / "shop.duckdb", FARM)
-    return open_database("shop", FARM)
+    return published(tmp_path_factory.mktemp("kafka") / "shop.duckdb", FARM)
 
 
 def feed(servers: str, topic: str, **options: Any) -> wlr.Fed:
