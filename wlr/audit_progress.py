@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm import json_fields as fields
+from wlc.farm.names import as_digests, digests_json
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -55,7 +55,7 @@ def recall(memory: Path) -> AuditProgress:
         if content["format"] != _FORMAT:
             return AuditProgress()
         snapshots = {int(tick): str(stamp) for tick, stamp in content["snapshots"].items()}
-        digests = fields.as_digests(content["digests"])
+        digests = as_digests(content["digests"])
         return AuditProgress(int(content["batch"]), content["chain"], content["history"], digests, snapshots)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return AuditProgress()
@@ -68,7 +68,7 @@ def remember(memory: Path, found: AuditProgress) -> None:
         "batch": found.batch,
         "chain": found.chain,
         "history": found.history,
-        "digests": fields.digests_json(found.digests),
+        "digests": digests_json(found.digests),
         "snapshots": found.snapshots,
     }
     half = memory.with_suffix(f".{os.getpid()}")

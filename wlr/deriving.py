@@ -230,7 +230,7 @@ class _Deriving:
         choice = self._checked(choice, manifest)
         self.place.store.probe()
         start = manifest.position if manifest else Position("", 0)
-        return Derivation(self.place.url, secrets.token_hex(8), start, choice, secrets.token_hex(32))
+        return Derivation(self.place.url, secrets.token_hex(8), start, secrets.token_hex(32), None, (0, ""), choice)
 
     def _renewed(self, before: Derivation, choice: ChosenTables) -> Derivation:
         """Return what to say of a new history, which begins with the newest snapshot of the first database."""
@@ -249,7 +249,7 @@ class _Deriving:
         # Readers of the former history must miss a tick: those who stand at its end would go on without the snapshot.
         parent = Origin(former, min(last, manifest.position.tick - 2))
         history, mark = secrets.token_hex(8), secrets.token_hex(32)
-        return Derivation(self.place.url, history, manifest.position, choice, mark, parent, (number, chain))
+        return Derivation(self.place.url, history, manifest.position, mark, parent, (number, chain), choice)
 
     def _can_go_on(self, said: Derivation, newest: Batch | None) -> bool:
         """Say whether a history whose beginning was broken off can still begin where it was said."""

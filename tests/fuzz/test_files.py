@@ -33,6 +33,7 @@ from wlc.farm.model import (
     SequencePosition,
     SnapshotTable,
     TableFile,
+    Taken,
     Transaction,
 )
 from wlc.farm.registry import Replica, decode_replica, encode_replica
@@ -40,6 +41,7 @@ from wlr.engine.parquet.folder import Pointer, decode_pointer, encode_pointer
 from wlr.engine.parquet.version import LakeTable, Version, decode_version, encode_version
 from wlr.engine.state import ReplicaState
 from wlr.fold.files import FilePart
+from wlr.plan.contained_transactions import Contained
 from wlr.plan.failure import Failure
 
 if TYPE_CHECKING:
@@ -119,15 +121,17 @@ MANIFEST = Manifest(
 )
 CONFIG = Config("snapshots/000000000007", "wlc_logs", 1, 3, 0.5, NOW, "sales", "h1", 9, Origin("h0", 4))
 VERSION = Version(
-    POSITION,
-    9,
-    NOW,
-    NOW,
-    "sales",
-    (MADE,),
-    (),
-    (SequencePosition(Name("main", "s"), 4),),
-    (
+    position=POSITION,
+    batch_last=9,
+    clock=NOW,
+    digests={TABLE: Digest(3, 7)},
+    contained=Contained(9, {"h1": 9, "h0": 3}, 8, (Taken("rome", "h0", 3, 1, SHA),)),
+    made=NOW,
+    catalog="sales",
+    schema=(MADE,),
+    schema_after=(),
+    sequences=(SequencePosition(Name("main", "s"), 4),),
+    tables=(
         LakeTable(
             TABLE, LAYOUT, (FilePart(DataFile("data/main.t/000000000009-ab-0.parquet", 3, 500, SHA), ("1",), ("3",)),)
         ),

@@ -362,7 +362,7 @@ def file_at(key: str, value: object) -> Callable[[list[Any]], None]:
 @pytest.mark.parametrize(
     "change, said",
     [
-        (at(0, "batch", "format", 2), "line 1: format 2 is unknown, this version reads 1"),
+        (at(0, "batch", "format", 2), "line 1: format: format 2 is unknown, this version reads 1"),
         (at(0, "batch", "database", "../x"), "line 14?.*cannot name a database"),
         (at(0, "batch", "first", 6), "ticks do not rise"),
         (at(0, "batch", "last", 10), "ticks do not rise"),
@@ -372,12 +372,12 @@ def file_at(key: str, value: object) -> Callable[[list[Any]], None]:
         (at(1, "begin", "tick", 8), "transaction 8 was expected"),
         (at(1, "begin", "started", "2026-11-20"), "line 6: '2026-11-20' is not a time"),
         (at(1, "begin", "origin", {"history": "x"}), "no 'tick'"),
-        (at(3, "change", "added", -1), "line 4: -1 is not a count"),
+        (at(3, "change", "added", -1), "line 4: added: -1 is not a count"),
         (at(3, "change", "added", 3), "has 4 rows, its transactions have 5"),
         (at(3, "change", "path", "other"), "transaction 7 cannot have a change of main.t in 'other'"),
         (at(3, "change", "table", ["main", "u"]), "cannot have a change of main.u"),
         (at(3, "change", "table", ["main"]), "not a name"),
-        (at(4, "sequence", "value", 2**63), "position of a sequence"),
+        (at(4, "sequence", "value", 2**63), "value: 9223372036854775808 is not a number of 64 bits"),
         (at(-1, "end", "transactions", 2), "number of transactions"),
         (at(-1, "end", "vector", {}), "vector"),
         (at(-1, "end", "files", {}), "not a list"),

@@ -9,14 +9,12 @@ import pytest
 
 from tests.schema_changes import SchemaChanges
 from wlc.capture.duckdb.schema_change import difference
-from wlc.farm.ddl_fields import ddl_json
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Name, RenamedObject
+from wlc.farm.json_records import record_of
+from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, Name, RenamedObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from wlc.farm.model import Ddl
 
 
 @pytest.fixture
@@ -113,7 +111,7 @@ def test_what_replaces_a_name_in_other_letters_is_not_dropped(
 
 
 def said(found: list[Ddl]) -> list[list[dict[str, object]]]:
-    return [ddl_json(ddl)["does"] for ddl in found]
+    return [record_of(Ddl).write(ddl)["does"] for ddl in found]
 
 
 CREATED = "CREATE TABLE c (i INTEGER PRIMARY KEY, P INTEGER UNIQUE, n INTEGER REFERENCES c (I), CHECK (p > I))"

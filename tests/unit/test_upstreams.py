@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wlc.farm import registry
-from wlc.farm.attachment import Attachment, Penalty, as_attachment, attachment_json, attachment_object
+from wlc.farm.attachment import Attachment, Penalty, attachment_object
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase
 from wlc.farm.documents import encode_document
@@ -55,11 +55,11 @@ def database() -> FarmDatabase:
     return made
 
 
-def test_documents_come_back() -> None:
+def test_documents_come_back(database: FarmDatabase) -> None:
     assert decode_upstream(encode_upstream(RELAY), "upstreams/r.json") == RELAY
     reads = Attachment("hq", ("a", "b"), "prod", "r", "a", 2, NOW, (Penalty("b", 3, NOW),))
     for attachment in (reads, Attachment("hq")):
-        assert as_attachment(attachment_json(attachment)) == attachment
+        assert attachment_object(database).decode(attachment_object(database).encode(attachment)) == attachment
     assert parse_upstream_path(upstream_path("r-1")) == "r-1"
     assert parse_claim_path(claim_path("r-1", 12)) == ("r-1", 12)
     for path in ("claims/r/01.json", "claims/r/x.json", "claims/r.json", "claims/../1.json"):
@@ -87,7 +87,7 @@ def test_a_damaged_upstream_is_left_out_and_replaced(database: FarmDatabase, spo
 
 
 def test_the_registration_of_another_is_refused() -> None:
-    with pytest.raises(CorruptError, match="it is the registration of 'r'"):
+    with pytest.raises(CorruptError, match="it is upstream 'r'"):
         decode_upstream(encode_upstream(RELAY), "upstreams/s.json")
 
 
@@ -144,7 +144,7 @@ def test_a_slot_has_one_holder(database: FarmDatabase) -> None:
     assert take_claim(database, "r", 0, "c", None)
     # Somebody took it over between the look at a claim and its release.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wlc.farm.upstreams.encode_document", _late_taker(database))
+        patch.setattr("wlc.farm.documents.encode_document", _late_taker(database))
         release_claim(database, Claim("r", 0, "c"))
     assert read_claim(database, "r", 0) == Claim("r", 0, "d")
     # A damaged one has no holder, and whoever finds it may take it.

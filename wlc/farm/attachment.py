@@ -6,15 +6,14 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from wlc.farm import json_fields as fields
-from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import FarmError, UnavailableError
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.json_fields import JsonKey, Omitted
 from wlc.farm.paths import ATTACHMENT, CONFIG
 from wlc.farm.registry import keep_alive, register_versioned
 from wlc.farm.seal.checksum import checksum
@@ -24,7 +23,6 @@ from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.registry import Replica
@@ -62,18 +60,28 @@ class Attachment:
 
     registry: str
     among: tuple[str, ...] = ()
-    class_name: str = ""
+    class_name: Annotated[str, JsonKey("class")] = ""
     upstream: str = ""
     url: str = ""
     slot: int | None = None
     chosen: datetime | None = None
     penalties: tuple[Penalty, ...] = ()
-    registries: tuple[str, ...] = ()
+    registries: Omitted[tuple[str, ...]] = ()
 
     @property
     def pinned(self) -> str:
         """URL of the one place that is read; empty where there is a choice."""
         return self.among[0] if len(self.among) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """What a relay remembers."""
+
+    reads: Attachment
+
+
+_DOCUMENT = Document("attachment", _Relay, hint="Delete {where}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,62 +231,12 @@ class Keepalive:
         return max(self._last + (self.interval_s or _UNTOLD_S) - time.monotonic(), 0.0)
 
 
-def attachment_json(attachment: Attachment) -> dict[str, Any]:
-    """Write what is remembered."""
-    return {
-        "registry": attachment.registry,
-        "among": list(attachment.among),
-        "class": attachment.class_name,
-        "upstream": attachment.upstream,
-        "url": attachment.url,
-        "slot": attachment.slot,
-        "chosen": format_time(attachment.chosen) if attachment.chosen else None,
-        "penalties": [
-            {"upstream": penalty.upstream, "times": penalty.times, "until": format_time(penalty.until)}
-            for penalty in attachment.penalties
-        ],
-        **({"registries": list(attachment.registries)} if attachment.registries else {}),
-    }
-
-
-def as_attachment(content: object) -> Attachment:
-    """Read what `attachment_json` wrote.
-
-    Raises:
-        ValueError, KeyError: The content is something else.
-    """
-    found = fields.as_object(content)
-    fields.known(found, "registry among class upstream url slot chosen penalties", "registries")
-    return Attachment(
-        registry=fields.as_text(found["registry"]),
-        among=tuple(map(fields.as_text, fields.as_list(found["among"]))),
-        class_name=fields.as_text(found["class"]),
-        upstream=fields.as_text(found["upstream"]),
-        url=fields.as_text(found["url"]),
-        slot=None if found["slot"] is None else fields.as_count(found["slot"]),
-        chosen=None if found["chosen"] is None else fields.as_time(found["chosen"]),
-        penalties=tuple(map(_penalty, fields.as_list(found["penalties"]))),
-        registries=tuple(map(fields.as_text, fields.as_list(found.get("registries", [])))),
-    )
-
-
-def _penalty(content: object) -> Penalty:
-    found = fields.as_object(content)
-    fields.known(found, "upstream times until")
-    return Penalty(fields.as_text(found["upstream"]), fields.as_count(found["times"]), fields.as_time(found["until"]))
-
-
 def attachment_object(relay: FarmDatabase) -> VersionedObject[Attachment]:
     """Return where a relay keeps its own."""
     where = f"{relay.url}/{ATTACHMENT}"
     return VersionedObject(
         relay.store,
         ATTACHMENT,
-        lambda value: encode_document("attachment", {"format": FORMAT_VERSION, "reads": attachment_json(value)}),
-        lambda data: decode_document("attachment", data, where, _read, hint=f"Delete {where}."),
+        lambda value: _DOCUMENT.encode(_Relay(value)),
+        lambda data: _DOCUMENT.decode(data, where).reads,
     )
-
-
-def _read(content: dict[str, Any]) -> Attachment:
-    fields.known_format(content, "reads")
-    return as_attachment(content["reads"])

@@ -10,13 +10,14 @@ import re
 import shlex
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from wlc.farm import json_fields as fields
-from wlc.farm.clock import format_time
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
-from wlc.farm.model import FORMAT_VERSION, Name, Origin
+from wlc.farm.json_fields import FieldError, Filled, History, JsonKey, Omitted, Site, Tick, one_of
+from wlc.farm.model import Parent
+from wlc.farm.names import Name, TableName
 from wlc.farm.paths import CIRCLE, is_folder_of
 from wlc.farm.seal.signatures import is_signed_manifest, signed_manifest, verify_manifest
 from wlc.farm.vectors import Heir, Lineage
@@ -24,7 +25,6 @@ from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
 
@@ -57,20 +57,20 @@ class Rule:
         add: Columns whose changes are added, with `newest`.
     """
 
-    table: Name
+    table: TableName
     rule: str
     site: str = ""
     reads: str = NO_READS
-    column: str = ""
-    add: tuple[str, ...] = ()
+    column: Omitted[str] = ""
+    add: Omitted[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SiteHistory:
     """A history of a site, and what it grew from."""
 
-    history: str
-    parent: Origin | None = None
+    history: History
+    parent: Parent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,14 @@ class PastHistory:
             then.
     """
 
-    history: str
-    parent: Origin | None = None
+    history: History
+    parent: Parent | None = None
     heir: Heir | None = None
+
+
+def _folder_problem(folder: str, site: str) -> str | None:
+    is_there = folder == FOUNDER or is_folder_of(folder, site)
+    return None if is_there else f"{folder!r} is not the folder of site {site}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +102,17 @@ class Reign:
         is_effective: The site had taken over before its term ended; otherwise it never decided anything.
     """
 
-    site: str
+    site: Site
     folder: str
-    history: str
-    last: int
-    batch: int
-    is_effective: bool
+    history: History
+    last: Tick
+    batch: Tick
+    is_effective: Annotated[bool, JsonKey("effective")]
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it, None if nothing is."""
+        return _folder_problem(self.folder, self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +125,18 @@ class CircleSite:
         histories: All that it ever had, the present one last.
     """
 
-    name: str
+    may_have_info: ClassVar = True
+    name: Site
     folder: str
-    role: str
-    histories: tuple[SiteHistory, ...]
+    role: Annotated[str, one_of(*ROLES)]
+    histories: Filled[SiteHistory]
     joined: datetime
-    class_name: str = ""
+    class_name: Annotated[str, JsonKey("class")] = ""
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it, None if nothing is."""
+        return _folder_problem(self.folder, self.name)
 
     @property
     def history(self) -> str:
@@ -140,15 +156,16 @@ class Circle:
         reigns: Terms that are over, in their order.
     """
 
+    may_have_info: ClassVar = True
     database: str
-    term: int
-    primary: str
+    term: Tick
+    primary: Site
     reading: str
-    ddl: str
+    ddl: Site
     sites: tuple[CircleSite, ...]
     rules: tuple[Rule, ...] = ()
     past: tuple[PastHistory, ...] = ()
-    reigns: tuple[Reign, ...] = ()
+    reigns: Omitted[tuple[Reign, ...]] = ()
 
     @property
     def is_shared(self) -> bool:
@@ -326,92 +343,6 @@ def how_to_join_anew(database: str, site: str, file: str = "") -> str:
     return f"{where}wlc join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
 
 
-def encode_circle(circle: Circle) -> bytes:
-    """Write a circle as JSON closed by a checksum."""
-    content = {
-        "format": FORMAT_VERSION,
-        "database": circle.database,
-        "term": circle.term,
-        "primary": circle.primary,
-        "reading": circle.reading,
-        "ddl": circle.ddl,
-        "sites": [_site_json(site) for site in circle.sites],
-        "rules": [_rule_json(rule) for rule in circle.rules],
-        "past": [_past_json(history) for history in circle.past],
-    }
-    if circle.reigns:
-        content["reigns"] = [_reign_json(reign) for reign in circle.reigns]
-    return encode_document("circle", content)
-
-
-def _rule_json(rule: Rule) -> dict[str, Any]:
-    content = {"table": fields.name_json(rule.table), "rule": rule.rule, "site": rule.site, "reads": rule.reads}
-    optional = {"column": rule.column, "add": list(rule.add)}
-    return {**content, **{key: value for key, value in optional.items() if value}}
-
-
-def _site_json(site: CircleSite) -> dict[str, Any]:
-    return {
-        "name": site.name,
-        "folder": site.folder,
-        "role": site.role,
-        "histories": [_history_json(history) for history in site.histories],
-        "joined": format_time(site.joined),
-        "class": site.class_name,
-    }
-
-
-def _history_json(history: SiteHistory) -> dict[str, Any]:
-    return {"history": history.history, "parent": fields.origin_json(history.parent)}
-
-
-def _past_json(past: PastHistory) -> dict[str, Any]:
-    heir = past.heir
-    return {
-        **_history_json(SiteHistory(past.history, past.parent)),
-        "heir": {"at": fields.origin_json(heir.at), "last": heir.last} if heir else None,
-    }
-
-
-def _reign_json(reign: Reign) -> dict[str, Any]:
-    return {
-        "site": reign.site,
-        "folder": reign.folder,
-        "history": reign.history,
-        "last": reign.last,
-        "batch": reign.batch,
-        "effective": reign.is_effective,
-    }
-
-
-def decode_circle(data: bytes, where: str) -> Circle:
-    """Read a circle.
-
-    Raises:
-        CorruptError: It is damaged, of an unknown version, or contradicts itself.
-    """
-    hint = f"Restore {where} from a backup: it says which sites there are."
-    return decode_document("circle", data, where, _circle, hint=hint, may_be_signed=True)
-
-
-def _circle(content: dict[str, Any]) -> Circle:
-    fields.known_format(content, "database term primary reading ddl sites rules past", "reigns info")
-    circle = Circle(
-        database=fields.as_text(content["database"]),
-        term=fields.as_tick(content["term"]),
-        primary=fields.as_site(content["primary"]),
-        reading=fields.as_text(content["reading"]),
-        ddl=fields.as_site(content["ddl"]),
-        sites=tuple(_site(fields.as_object(each)) for each in fields.as_list(content["sites"])),
-        rules=tuple(_rule(fields.as_object(each)) for each in fields.as_list(content["rules"])),
-        past=tuple(_past(fields.as_object(each)) for each in fields.as_list(content["past"])),
-        reigns=tuple(_reign(fields.as_object(each)) for each in fields.as_list(content.get("reigns", []))),
-    )
-    if problem := _problem(circle):
-        raise fields.FieldError(problem)
-    return circle
-
-
 def _problem(circle: Circle) -> str | None:
     """Say how a circle contradicts itself, None if it does not."""
     names = [site.name for site in circle.sites]
@@ -434,57 +365,16 @@ def _problem(circle: Circle) -> str | None:
     return None
 
 
-def _site(content: dict[str, Any]) -> CircleSite:
-    fields.known(content, "name folder role histories joined class", "info")
-    name, role = fields.as_site(content["name"]), content["role"]
-    folder = _folder(content["folder"], name)
-    if role not in ROLES:
-        raise fields.FieldError(f"{role!r} is no role")
-    histories = tuple(_history(fields.as_object(each)) for each in fields.as_list(content["histories"]))
-    if not histories:
-        raise fields.FieldError(f"site {name} has no history")
-    joined, class_name = fields.as_time(content["joined"]), fields.as_text(content["class"])
-    return CircleSite(name, folder, role, histories, joined, class_name)
+def _check(circle: Circle) -> None:
+    if problem := _problem(circle):
+        raise FieldError(problem)
 
 
-def _reign(content: dict[str, Any]) -> Reign:
-    fields.known(content, "site folder history last batch effective")
-    return Reign(
-        site=fields.as_site(content["site"]),
-        folder=_folder(content["folder"], fields.as_site(content["site"])),
-        history=fields.as_history(content["history"]),
-        last=fields.as_tick(content["last"]),
-        batch=fields.as_tick(content["batch"]),
-        is_effective=fields.as_flag(content["effective"]),
-    )
-
-
-def _folder(value: object, name: str) -> str:
-    folder = fields.as_text(value)
-    if folder != FOUNDER and not is_folder_of(folder, name):
-        raise fields.FieldError(f"{folder!r} is not the folder of site {name}")
-    return folder
-
-
-def _history(content: dict[str, Any]) -> SiteHistory:
-    fields.known(content, "history parent")
-    return SiteHistory(fields.as_history(content["history"]), fields.as_parent(content["parent"]))
-
-
-def _past(content: dict[str, Any]) -> PastHistory:
-    fields.known(content, "history parent heir")
-    heir = None
-    if content["heir"] is not None:
-        found = fields.as_object(content["heir"])
-        fields.known(found, "at last")
-        at = fields.as_parent(found["at"])
-        heir = Heir(at, fields.as_tick(found["last"])) if at is not None else None
-    return PastHistory(fields.as_history(content["history"]), fields.as_parent(content["parent"]), heir)
-
-
-def _rule(content: dict[str, Any]) -> Rule:
-    fields.known(content, "table rule site reads", "column add")
-    table, add = fields.as_name(content["table"]), fields.as_list(content.get("add", []))
-    rule, site, reads = (fields.as_text(content[key]) for key in ("rule", "site", "reads"))
-    column = fields.as_text(content.get("column", ""))
-    return Rule(table, rule, site, reads, column, tuple(fields.as_text(each) for each in add))
+_DOCUMENT = Document(
+    "circle",
+    Circle,
+    check=_check,
+    hint="Restore {where} from a backup: it says which sites there are.",
+    may_be_signed=True,
+)
+encode_circle, decode_circle = _DOCUMENT.encode, _DOCUMENT.decode

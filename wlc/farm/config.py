@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wlc.farm.beat import BEAT_S, format_beat, parse_beat
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.json_fields import TICK_MAX
 from wlc.farm.model import FORMAT_VERSION, Config, Origin
 from wlc.farm.paths import LOGS, check_database_name, check_relative, is_token, parse_snapshot_folder, snapshot_folder
 from wlc.farm.seal.checksum import checksum
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 STARTED = 1
 STOPPED = 2
-TICK_MAX = 10**12 - 1
 
 T = TypeVar("T")
 

@@ -1,259 +1,182 @@
-"""Schema statements and what they did as JSON, and back; raises FieldError as `wlc.farm.json_fields` does."""
+"""What a schema statement did, as values and as JSON."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from wlc.farm import json_fields as fields
-from wlc.farm.json_fields import FieldError, short
-from wlc.farm.model import (
-    AlteredObject,
-    Check,
-    ColumnStep,
-    CreatedObject,
-    DbObject,
-    Ddl,
-    DdlEffect,
-    DroppedObject,
-    Name,
-    Reference,
-    RenamedObject,
-    TableConstraint,
-    Unique,
+from wlc.farm.json_fields import (
+    FieldError,
+    Filled,
+    JsonForm,
+    JsonKey,
+    Must,
+    Omitted,
+    as_list,
+    as_object,
+    as_text,
+    short,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from wlc.farm.json_records import form_of, record_of
+from wlc.farm.names import Name, TableName, as_object_name, name_json
 
 _KIND = re.compile(r"[A-Z]+(?: [A-Z]+)*")
 # Objects that belong to a table or domain say to which.
 _PARTS = frozenset({"INDEX", "TRIGGER", "POLICY", "CONSTRAINT", "DOMAIN CONSTRAINT"})
-_OF_TABLE = "columns key constraints parents"
+_OF_TABLE = frozenset({"columns", "key", "constraints", "parents"})
+# Keys that effects on objects of a kind may have besides those of all.
 _OPTIONAL = {
-    ("created", "TABLE"): f"replaces {_OF_TABLE}",
-    ("created", "INDEX"): "replaces unique",
-    ("created", ""): "replaces",
+    ("created", "TABLE"): _OF_TABLE,
+    ("created", "INDEX"): frozenset({"unique"}),
     ("altered", "TABLE"): _OF_TABLE,
-    ("altered", "VIEW"): "columns",
-    ("altered", "MATERIALIZED VIEW"): "columns",
-    ("altered", "TYPE"): "columns values",
+    ("altered", "VIEW"): frozenset({"columns"}),
+    ("altered", "MATERIALIZED VIEW"): frozenset({"columns"}),
+    ("altered", "TYPE"): frozenset({"columns", "values"}),
 }
 
 
-# Statements ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, order=True, slots=True)
+class DbObject:
+    """An object of a database: its kind as it follows CREATE, such as `TABLE`, and its name.
+
+    The name of a schema is both parts of its own `name`. `arguments` are the types by which a routine is told apart
+    from others of its name; None for everything else.
+    """
+
+    kind: str
+    name: Name
+    arguments: tuple[str, ...] | None = None
 
 
-def as_ddl(value: object) -> Ddl:
-    """Return a schema statement."""
-    content = fields.as_object(value)
-    fields.known(content, "kind object statement search_path dialect layout does", "original digest settings info")
-    path = tuple(fields.as_text(schema) for schema in fields.as_list(content["search_path"]))
-    if not path:
-        raise FieldError("a search path names no schema")
-    settings = fields.as_object(content.get("settings", {}))
-    return Ddl(
-        kind=fields.as_text(content["kind"]),
-        object=fields.as_object_name(content["object"]),
-        statement=fields.as_text(content["statement"]),
-        search_path=path,
-        dialect=fields.as_text(content["dialect"]),
-        layout=None if content["layout"] is None else fields.as_layout(content["layout"]),
-        original=None if content.get("original") is None else fields.as_text(content["original"]),
-        digest=None if content.get("digest") is None else fields.as_digest(content["digest"]),
-        settings=tuple(sorted((name, fields.as_text(value)) for name, value in settings.items())),
-        does=tuple(map(_as_effect, fields.as_list(content["does"]))),
-    )
-
-
-def ddl_json(ddl: Ddl) -> dict[str, Any]:
-    """Write a schema statement."""
-    content: dict[str, Any] = {
-        "kind": ddl.kind,
-        "object": fields.name_json(ddl.object),
-        "statement": ddl.statement,
-        "search_path": list(ddl.search_path),
-        "dialect": ddl.dialect,
-        "layout": fields.layout_json(ddl.layout) if ddl.layout else None,
-    }
-    if ddl.original is not None:
-        content["original"] = ddl.original
-    if ddl.digest is not None:
-        content["digest"] = fields.digest_json(ddl.digest)
-    if ddl.settings:
-        content["settings"] = dict(ddl.settings)
-    content["does"] = [_effect_json(effect) for effect in ddl.does]
-    return content
-
-
-# Effects -------------------------------------------------------------------------------------------------------------
-
-
-def _as_effect(value: object) -> DdlEffect:
-    """Return one thing that a statement did."""
-    content = fields.as_object(value)
-    verb = next((verb for verb in ("created", "dropped", "renamed", "altered") if verb in content), None)
-    if verb is None:
-        raise FieldError(f"{short(value)} says of no object what happened to it")
-    found = _as_object(content[verb])
-    optional = _OPTIONAL.get((verb, found.kind), _OPTIONAL.get((verb, ""), ""))
-    if found.kind in _PARTS:
-        fields.known(content, f"{verb} of{' to' if verb == 'renamed' else ''}", optional)
-        of: Name | None = fields.as_name(content["of"])
-    else:
-        fields.known(content, f"{verb} to" if verb == "renamed" else verb, optional)
-        of = None
-    match verb:
-        case "created":
-            return _as_created(content, found, of)
-        case "dropped":
-            return DroppedObject(found, of)
-        case "renamed":
-            return RenamedObject(found, fields.as_name(content["to"]), of)
-        case _:
-            return _as_altered(content, found, of)
-
-
-def _as_created(content: dict[str, Any], found: DbObject, of: Name | None) -> CreatedObject:
-    key = content.get("key")
-    return CreatedObject(
-        found,
-        replaces=fields.as_flag(content.get("replaces", False)),
-        of=of,
-        unique=tuple(_or_none(column) for column in _filled(content["unique"])) if "unique" in content else (),
-        columns=_as_steps(content.get("columns", [])),
-        key=None if key is None else _as_texts(key),
-        constraints=_as_constraints(content.get("constraints", [])),
-        parents=_as_names(content.get("parents", [])),
-    )
-
-
-def _as_altered(content: dict[str, Any], found: DbObject, of: Name | None) -> AlteredObject:
-    return AlteredObject(
-        found,
-        of=of,
-        columns=_as_steps(content.get("columns", [])),
-        key=_as_texts(content["key"]) if "key" in content else None,
-        constraints=_as_constraints(content["constraints"]) if "constraints" in content else None,
-        parents=_as_names(content["parents"]) if "parents" in content else None,
-        values=_as_steps(content.get("values", [])),
-    )
-
-
-def _effect_json(effect: DdlEffect) -> dict[str, Any]:
-    """Write one thing that a statement did."""
-    of = {} if effect.of is None else {"of": fields.name_json(effect.of)}
-    found = _object_json(effect.object)
-    match effect:
-        case CreatedObject():
-            return {"created": found, **({"replaces": True} if effect.replaces else {}), **of, **_created_json(effect)}
-        case DroppedObject():
-            return {"dropped": found, **of}
-        case RenamedObject():
-            return {"renamed": found, "to": fields.name_json(effect.to), **of}
-        case AlteredObject():
-            return {"altered": found, **of, **_altered_json(effect)}
-
-
-def _created_json(effect: CreatedObject) -> dict[str, Any]:
-    content = {
-        "unique": list(effect.unique),
-        "columns": _steps_json(effect.columns),
-        "constraints": [_constraint_json(each) for each in effect.constraints],
-        "parents": [fields.name_json(parent) for parent in effect.parents],
-    }
-    key = {} if effect.key is None else {"key": list(effect.key)}
-    return {name: value for name, value in content.items() if value} | key
-
-
-def _altered_json(effect: AlteredObject) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    if effect.columns:
-        content["columns"] = _steps_json(effect.columns)
-    if effect.key is not None:
-        content["key"] = list(effect.key)
-    if effect.constraints is not None:
-        content["constraints"] = [_constraint_json(each) for each in effect.constraints]
-    if effect.parents is not None:
-        content["parents"] = [fields.name_json(parent) for parent in effect.parents]
-    if effect.values:
-        content["values"] = _steps_json(effect.values)
-    return content
-
-
-# Their parts ---------------------------------------------------------------------------------------------------------
-
-
-def _as_object(value: object) -> DbObject:
-    listed = fields.as_list(value)
-    if len(listed) not in (3, 4) or not _KIND.fullmatch(fields.as_text(listed[0])):
+def _as_db_object(value: object) -> DbObject:
+    listed = as_list(value)
+    if len(listed) not in (3, 4) or not _KIND.fullmatch(as_text(listed[0])):
         raise FieldError(f"{short(value)} is not an object of a database")
-    return DbObject(listed[0], fields.as_object_name(listed[1:3]), _as_texts(listed[3]) if len(listed) > 3 else None)
+    arguments = form_of(tuple[str, ...]).read(listed[3]) if len(listed) > 3 else None
+    return DbObject(listed[0], as_object_name(listed[1:3]), arguments)
 
 
-def _object_json(found: DbObject) -> list[Any]:
-    named = [found.kind, *fields.name_json(found.name)]
-    return named if found.arguments is None else [*named, list(found.arguments)]
+def _db_object_json(found: DbObject) -> list[Any]:
+    named = [found.kind, *name_json(found.name)]
+    return named if found.arguments is None else [*named, found.arguments]
 
 
-def _as_constraints(value: object) -> tuple[TableConstraint, ...]:
-    return tuple(map(_as_constraint, fields.as_list(value)))
+WrittenObject = Annotated[DbObject, JsonForm(_as_db_object, _db_object_json)]
 
 
-def _as_constraint(value: object) -> TableConstraint:
-    content = fields.as_object(value)
-    if "unique" in content:
-        fields.known(content, "unique")
-        return Unique(_as_texts(_filled(content["unique"])))
-    if "check" in content:
-        fields.known(content, "check sql")
-        return Check(_as_texts(content["check"]), fields.as_text(content["sql"]))
-    fields.known(content, "foreign to keys")
-    columns, keys = _as_texts(_filled(content["foreign"])), _as_texts(content["keys"])
-    if len(columns) != len(keys):
-        raise FieldError(f"{short(value)} is not a foreign key")
-    return Reference(columns, fields.as_name(content["to"]), keys)
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A UNIQUE constraint."""
+
+    columns: Annotated[Filled[str], JsonKey("unique")]
 
 
-def _constraint_json(constraint: TableConstraint) -> dict[str, Any]:
-    match constraint:
-        case Unique(columns):
-            return {"unique": list(columns)}
-        case Check(columns, sql):
-            return {"check": list(columns), "sql": sql}
-        case Reference(columns, to, keys):
-            return {"foreign": list(columns), "to": fields.name_json(to), "keys": list(keys)}
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A CHECK constraint: the columns that it names, and its expression in the master's SQL."""
+
+    columns: Annotated[tuple[str, ...], JsonKey("check")]
+    sql: str
 
 
-def _as_steps(value: object) -> tuple[ColumnStep, ...]:
-    return tuple(map(_as_step, fields.as_list(value)))
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key: `columns` refer to the columns `keys` of the table `to`."""
+
+    columns: Annotated[Filled[str], JsonKey("foreign")]
+    to: TableName
+    keys: tuple[str, ...]
+
+    @property
+    def problem(self) -> str | None:
+        """Why this is no foreign key, None if it is one."""
+        return None if len(self.columns) == len(self.keys) else "it does not refer to as many columns as it has"
 
 
-def _as_step(value: object) -> ColumnStep:
-    listed = fields.as_list(value)
-    if len(listed) != 2 or listed == [None, None]:
-        raise FieldError(f"{short(value)} is not a name before and after")
-    return _or_none(listed[0]), _or_none(listed[1])
+TableConstraint = Unique | Check | Reference
+# Names of a column before and after a statement: None where there is none; the same name if it was redefined.
+ColumnStep = tuple[str | None, str | None]
+Steps = tuple[Annotated[ColumnStep, Must(lambda step: "it names no column" if step == (None, None) else None)], ...]
 
 
-def _steps_json(steps: Iterable[ColumnStep]) -> list[list[str | None]]:
-    return [list(step) for step in steps]
+@dataclass(frozen=True, slots=True)
+class CreatedObject:
+    """A statement created an object.
+
+    Attributes:
+        replaces: It took the place of one of the same kind and name.
+        of: The table or domain that it belongs to.
+        unique: Of a unique index its columns, None for an expression.
+        columns: Of a table whose layout is not that of the statement.
+        key: Of such a table the columns of the primary key.
+        constraints: Of a table, all but the primary key and NOT NULL.
+        parents: Tables that a table is a partition of or inherits from.
+    """
+
+    object: Annotated[WrittenObject, JsonKey("created")]
+    replaces: Omitted[bool] = False
+    of: Omitted[TableName | None] = None
+    unique: Omitted[Filled[str | None]] = ()
+    columns: Omitted[Steps] = ()
+    constraints: Omitted[tuple[TableConstraint, ...]] = ()
+    parents: Omitted[tuple[TableName, ...]] = ()
+    key: Omitted[tuple[str, ...] | None] = None
 
 
-def _or_none(value: object) -> str | None:
-    return None if value is None else fields.as_text(value)
+@dataclass(frozen=True, slots=True)
+class DroppedObject:
+    """A statement dropped an object, and with it all that belongs to it; `of` is the table that it belonged to."""
+
+    object: Annotated[WrittenObject, JsonKey("dropped")]
+    of: Omitted[TableName | None] = None
 
 
-def _as_texts(value: object) -> tuple[str, ...]:
-    return tuple(map(fields.as_text, fields.as_list(value)))
+@dataclass(frozen=True, slots=True)
+class RenamedObject:
+    """A statement gave an object, and with it all that belongs to it, another schema or name."""
+
+    object: Annotated[WrittenObject, JsonKey("renamed")]
+    to: TableName
+    of: Omitted[TableName | None] = None
 
 
-def _as_names(value: object) -> tuple[Name, ...]:
-    return tuple(map(fields.as_name, fields.as_list(value)))
+@dataclass(frozen=True, slots=True)
+class AlteredObject:
+    """A statement changed an object in place; without any attribute, in a way that concerns no rows.
+
+    Attributes:
+        of: The table that it belongs to.
+        columns: Columns of a table that were added behind the others, dropped, renamed or redefined; of a view and of
+            a composite type those that were renamed.
+        key: The primary key afterwards, None if it is the same but for names.
+        constraints: All constraints afterwards, None if they are the same but for names.
+        parents: All parents afterwards, None if they are the same.
+        values: Values of an enum that were added, dropped or renamed.
+    """
+
+    object: Annotated[WrittenObject, JsonKey("altered")]
+    of: Omitted[TableName | None] = None
+    columns: Omitted[Steps] = ()
+    key: Omitted[tuple[str, ...] | None] = None
+    constraints: Omitted[tuple[TableConstraint, ...] | None] = None
+    parents: Omitted[tuple[TableName, ...] | None] = None
+    values: Omitted[Steps] = ()
 
 
-def _filled(value: object) -> list[Any]:
-    listed = fields.as_list(value)
-    if not listed:
-        raise FieldError("a constraint or index has no column")
-    return listed
+DdlEffect = CreatedObject | DroppedObject | RenamedObject | AlteredObject
+
+
+def as_effect(value: object) -> DdlEffect:
+    """Return one thing that a statement did."""
+    content = as_object(value)
+    effect: DdlEffect = form_of(DdlEffect).read(content)
+    verb, kind = record_of(type(effect)).keys[0], effect.object.kind
+    for key in content.keys() - {verb, "replaces", "to", "of"} - _OPTIONAL.get((verb, kind), frozenset()):
+        raise FieldError(f"key {short(key)} is unknown for {kind}")
+    if (kind in _PARTS) != (effect.of is not None):
+        raise FieldError(f"{short(value)} says {'nothing' if effect.of is None else 'something'} of a table around it")
+    return effect
+
+
+WrittenEffect = Annotated[DdlEffect, JsonForm(as_effect, lambda effect: form_of(DdlEffect).write(effect))]

@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wlc.farm import json_fields as fields
 from wlc.farm.errors import CorruptError
+from wlc.farm.json_records import problem_of, record_of
 from wlc.farm.seal.checksum import DOCUMENT_END, checksum_problem, with_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 Content = TypeVar("Content")
 
@@ -41,40 +44,74 @@ def _json(value: object) -> str:
     return fields.ENCODER.encode(value)
 
 
-def decode_document(
-    kind: str,
-    data: bytes,
-    where: str,
-    read: Callable[[dict[str, Any]], Content],
-    *,
-    hint: str | None = None,
-    may_be_signed: bool = False,
-) -> Content:
-    """Check a document and read its content.
+@dataclass(frozen=True, slots=True)
+class Document(Generic[Content]):
+    """A kind of document.
 
-    Args:
-        kind: What it must be.
-        data: Its bytes.
-        where: Where it is, for messages.
-        read: Reads its object; raises KeyError, ValueError or CorruptError where that is invalid.
-        hint: What to do about one that is damaged.
+    Attributes:
+        kind: Its name.
+        type: The dataclass that it holds.
+        format: Its version, None for a kind without one.
+        hint: What to do about one that is damaged; `{where}` stands for its place.
+        name: The attribute after which a document's file is called; "" if there are not several.
+        check: Raises ValueError if the content contradicts itself.
         may_be_signed: It can have a signature, which `wlc.farm.seal.signatures` checks.
-
-    Raises:
-        CorruptError: It is damaged, truncated, of another kind or of an unknown version.
     """
-    problem = checksum_problem(data, DOCUMENT_END)
-    if problem or not data.startswith(f'{{"{kind}":\n'.encode()):
-        raise CorruptError(f"{where}: {problem or f'it is no {kind}'}", hint=hint, path=where)
-    try:
-        text = data.decode()
-        document = fields.as_object(fields.DECODER.decode(text))
-        fields.refuse_half_characters(document, text)
-        fields.known(document, f"{kind} sha256", "signature" if may_be_signed else "")
-        return read(fields.as_object(document[kind]))
-    except KeyError as error:
-        raise CorruptError(f"{where}: no {error.args[0]!r}", hint=hint, path=where) from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{where}: {error}", hint=hint, path=where) from error
-    except CorruptError as error:
-        raise CorruptError(f"{where}: {error.message}", hint=hint, path=where) from error
+
+    kind: str
+    type: type[Content]
+    format: int | None = fields.FORMAT_VERSION
+    hint: str | None = None
+    name: str = ""
+    check: Callable[[Content], object] = bool
+    may_be_signed: bool = False
+
+    def encode(self, content: Content) -> bytes:
+        """Write a document.
+
+        Raises:
+            UnicodeEncodeError: A text holds half of a surrogate pair.
+        """
+        version = {"format": self.format} if self._adds_format else {}
+        return encode_document(self.kind, version | record_of(self.type).write(content))
+
+    def decode(self, data: bytes, where: str) -> Content:
+        """Check a document and read its content.
+
+        Args:
+            data: Its bytes.
+            where: Where it is, for messages.
+
+        Raises:
+            CorruptError: It is damaged, truncated, of another kind or of an unknown version.
+        """
+        problem = checksum_problem(data, DOCUMENT_END)
+        if problem or not data.startswith(f'{{"{self.kind}":\n'.encode()):
+            raise self._corrupt(where, problem or f"it is no {self.kind}")
+        try:
+            text = data.decode()
+            document = fields.as_object(fields.DECODER.decode(text))
+            fields.refuse_half_characters(document, text)
+            fields.known(document, f"{self.kind} sha256", "signature" if self.may_be_signed else "")
+            content = self._read(dict(fields.as_object(document[self.kind])))
+            self.check(content)
+        except (ValueError, KeyError, RecursionError) as error:
+            raise self._corrupt(where, problem_of(error)) from error
+        if self.name and not where.endswith(f"/{getattr(content, self.name)}.json"):
+            raise self._corrupt(where, f"it is {self.kind} {getattr(content, self.name)!r}")
+        return content
+
+    def _read(self, content: dict[str, Any]) -> Content:
+        if self.format is not None:
+            fields.as_format(content["format"], self.format)
+        if self._adds_format:
+            del content["format"]
+        return record_of(self.type).read(content)
+
+    @property
+    def _adds_format(self) -> bool:
+        return self.format is not None and "format" not in record_of(self.type).keys
+
+    def _corrupt(self, where: str, problem: str) -> CorruptError:
+        hint = None if self.hint is None else self.hint.format(where=where)
+        return CorruptError(f"{where}: {problem}", hint=hint, path=where)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wlc.farm.model import Position
+
+class AtTick(Protocol):
+    """A position, whose class stands above this file."""
+
+    @property
+    def tick(self) -> int: ...
 
 
 class FarmError(Exception):
@@ -34,7 +39,7 @@ class FarmError(Exception):
         *,
         hint: str | None = None,
         path: str | None = None,
-        position: Position | None = None,
+        position: AtTick | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from wlc.farm import json_fields as fields
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.json_fields import JsonForm, JsonKey, as_beat
 from wlc.farm.paths import RETENTION
 from wlc.farm.versioned import VersionedObject
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 COUNT_MOST = 100_000
 # A hundred years: a time before the present one must stay a time.
 AGE_MOST = timedelta(days=36_525)
+_Age = Annotated[timedelta, JsonForm(lambda value: timedelta(seconds=as_beat(value)), timedelta.total_seconds)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,11 @@ class KeepPolicy(ForPeople):
         snapshot_every: Whoever publishes takes a snapshot when the newest one is so old; None: nobody does.
     """
 
-    keep: timedelta | None = None
+    may_have_info: ClassVar = True
+    keep: Annotated[_Age | None, JsonKey("keep_s")] = None
     keep_daily: int = 0
     keep_weekly: int = 0
-    snapshot_every: timedelta | None = None
+    snapshot_every: Annotated[_Age | None, JsonKey("snapshot_every_s")] = None
 
 
 def checked(policy: KeepPolicy) -> KeepPolicy:
@@ -59,6 +60,10 @@ def checked(policy: KeepPolicy) -> KeepPolicy:
         if not 0 <= count <= COUNT_MOST:
             raise InvalidError(f"{option} {count} is invalid", hint=f"{option} 30; at most {COUNT_MOST}")
     return policy
+
+
+_DOCUMENT = Document("retention", KeepPolicy, check=checked, hint="Delete {where}, and set it again: wlc retention")
+encode_policy, decode_policy = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def read_policy(database: FarmDatabase) -> KeepPolicy | None:
@@ -89,38 +94,3 @@ def end_policy(database: FarmDatabase) -> None:
 def _policy_object(database: FarmDatabase) -> VersionedObject[KeepPolicy]:
     where = f"{database.url}/{RETENTION}"
     return VersionedObject(database.store, RETENTION, encode_policy, lambda data: decode_policy(data, where))
-
-
-def encode_policy(policy: KeepPolicy) -> bytes:
-    """Write a policy as JSON closed by a checksum."""
-    content = {
-        "format": FORMAT_VERSION,
-        "keep_s": _seconds(policy.keep),
-        "keep_daily": policy.keep_daily,
-        "keep_weekly": policy.keep_weekly,
-        "snapshot_every_s": _seconds(policy.snapshot_every),
-    }
-    return encode_document("retention", content)
-
-
-def decode_policy(data: bytes, where: str) -> KeepPolicy:
-    """Read a policy.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    return decode_document("retention", data, where, _policy, hint=f"Delete {where}, and set it again: wlc retention")
-
-
-def _policy(content: dict[str, Any]) -> KeepPolicy:
-    fields.known_format(content, "keep_s keep_daily keep_weekly snapshot_every_s", "info")
-    daily, weekly = fields.as_count(content["keep_daily"]), fields.as_count(content["keep_weekly"])
-    return checked(KeepPolicy(_age(content["keep_s"]), daily, weekly, _age(content["snapshot_every_s"])))
-
-
-def _seconds(age: timedelta | None) -> float | None:
-    return age.total_seconds() if age is not None else None
-
-
-def _age(value: object) -> timedelta | None:
-    return timedelta(seconds=fields.as_beat(value)) if value is not None else None

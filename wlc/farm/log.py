@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from json.encoder import encode_basestring
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
-from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.gc_pause import uncollected
-from wlc.farm.json_fields import FieldError
+from wlc.farm.json_fields import (
+    DatabaseName,
+    FieldError,
+    FormatVersion,
+    History,
+    JsonForm,
+    Lsn,
+    Omitted,
+    Sha256OrEmpty,
+    Tick,
+    TickFrom0,
+    Ticks,
+)
+from wlc.farm.json_records import record_of
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.log_run import as_run, is_plain, is_short, run_json
 from wlc.farm.model import (
@@ -22,20 +36,26 @@ from wlc.farm.model import (
     Change,
     Clear,
     Ddl,
+    Digest,
     FileRecord,
+    Handover,
     Name,
+    Origin,
+    Parent,
     Record,
     RowsRead,
     RowsRefreshed,
     SequencePosition,
     TableFile,
+    Taken,
     Transaction,
 )
+from wlc.farm.names import as_digests_or_none, digests_json
 from wlc.farm.paths import check_database_name, log_path, parse_data_path
 from wlc.farm.seal.checksum import CHECKSUM_LINE_BYTES, LINES_END, checksum_problem, with_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from wlc.farm.log_columns import Part
 
@@ -45,6 +65,48 @@ _IN_FILES = (Change, RowsRead, RowsRefreshed)
 _RUN_LEAST = 8
 # The line that can stand before the checksum.
 SIGNATURE_START = b'{"signature":'
+
+
+# Of which tables what they hold is known, and of which it is not.
+DigestsOrNone = Annotated[
+    tuple[Mapping[Name, Digest], frozenset[Name]], JsonForm(as_digests_or_none, lambda both: digests_json(*both))
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The first line."""
+
+    may_have_info: ClassVar = True
+    format: FormatVersion
+    database: DatabaseName
+    number: Tick
+    history: History
+    first: Tick
+    last: Tick
+    previous: Sha256OrEmpty
+    catalog: str
+    parent: Parent | None
+    term: Omitted[Tick | None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The last line; `transactions` says how many there are, `digests` of which tables they are unknown, too."""
+
+    may_have_info: ClassVar = True
+    transactions: int
+    files: tuple[TableFile, ...]
+    vector: Ticks
+    digests: DigestsOrNone
+    lsn: Omitted[Lsn | None] = None
+    own: Omitted[TickFrom0 | None] = None
+    handover: Omitted[Handover | None] = None
+    taken: Omitted[tuple[Taken, ...]] = ()
+
+
+def _values(record: _Header | _End) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def encode_batch(batch: Batch, *, runs_from: int = 1_000) -> bytes:
@@ -60,10 +122,10 @@ def encode_batch(batch: Batch, *, runs_from: int = 1_000) -> bytes:
     try:
         if problem := _problem(batch):
             raise InvalidError(f"batch {batch.number} of {batch.database} cannot be published: {problem}")
-        lines = [_line("batch", _header_json(batch))]
+        lines = [_line("batch", record_of(_Header).write(batch))]
         for group in _groups(batch.transactions, runs_from):
             lines.extend([_line("run", run_json(group))] if len(group) >= _RUN_LEAST else _lines_of(group))
-        lines.append(_line("end", _end_json(batch)))
+        lines.append(_line("end", record_of(_End).write(_end(batch))))
         body = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError as error:
         raise InvalidError(f"batch {batch.number} holds text that is not Unicode: {error}") from error
@@ -115,43 +177,10 @@ def _line(kind: str, value: object) -> str:
     return f'{{"{kind}":{json.dumps(value, ensure_ascii=False, separators=(",", ":"))}}}'
 
 
-def _header_json(batch: Batch) -> dict[str, Any]:
-    content = {
-        "format": batch.format,
-        "database": batch.database,
-        "number": batch.number,
-        "history": batch.history,
-        "first": batch.first,
-        "last": batch.last,
-        "previous": batch.previous,
-        "catalog": batch.catalog,
-        "parent": fields.origin_json(batch.parent),
-    }
-    return content if batch.term is None else {**content, "term": batch.term}
-
-
-def _end_json(batch: Batch) -> dict[str, Any]:
-    files = [
-        fields.data_file_json(file.file)
-        | {"table": fields.name_json(file.table), "layout": fields.layout_json(file.layout)}
-        for file in batch.files
-    ]
-    content: dict[str, Any] = {
-        "transactions": len(batch.transactions),
-        "files": files,
-        "vector": fields.vector_json(batch.vector),
-        "digests": fields.digests_json(batch.digests, batch.undigested),
-    }
-    # Optional keys are written only where they are used.
-    if batch.lsn is not None:
-        content["lsn"] = batch.lsn
-    if batch.own is not None:
-        content["own"] = batch.own
-    if batch.handover is not None:
-        content["handover"] = {"to": batch.handover.to, "term": batch.handover.term}
-    if batch.taken:
-        content["taken"] = list(map(fields.taken_json, batch.taken))
-    return content
+def _end(batch: Batch) -> _End:
+    digests = batch.digests, batch.undigested
+    proofs = batch.lsn, batch.own, batch.handover, batch.taken
+    return _End(len(batch.transactions), batch.files, batch.vector, digests, *proofs)
 
 
 def _groups(transactions: Sequence[Transaction], runs_from: int) -> Iterator[Sequence[Transaction]]:
@@ -187,7 +216,7 @@ def _transaction_lines(transaction: Transaction) -> Iterator[str]:
     if transaction.committed is not None and transaction.committed is not transaction.started:
         committed = format_time(transaction.committed)
     if transaction.origin is not None:
-        origin = json.dumps(fields.origin_json(transaction.origin), separators=(",", ":"))
+        origin = json.dumps(record_of(Origin).write(transaction.origin), separators=(",", ":"))
     more = "" if transaction.xid is None else f',"xid":{transaction.xid}'
     if transaction.after is not None:
         more += f',"after":{transaction.after}'
@@ -204,22 +233,11 @@ def _transaction_lines(transaction: Transaction) -> Iterator[str]:
 
 
 def _record_line(record: Record) -> str:
-    match record:
-        case Change(table, path, added, removed):
-            name = f"[{encode_basestring(table.schema)},{encode_basestring(table.name)}]"
-            return f'{{"change":{{"table":{name},"path":"{path}","added":{added},"removed":{removed}}}}}'
-        case Ddl():
-            return _line("ddl", ddl_json(record))
-        case Clear(table, removed):
-            return _line("clear", {"table": fields.name_json(table), "removed": removed})
-        case SequencePosition():
-            return _line("sequence", fields.sequence_json(record))
-        case RowsRead(table, path, rows, exclusive):
-            content = {"table": fields.name_json(table), "path": path, "rows": rows, "exclusive": exclusive}
-            return _line("read", content)
-        case RowsRefreshed(table, path, rows, absent, kept):
-            told = {"table": fields.name_json(table), "path": path, "rows": rows, "absent": absent}
-            return _line("refresh", told | ({"kept": True} if kept else {}))
+    if isinstance(record, Change):
+        name = f"[{encode_basestring(record.table.schema)},{encode_basestring(record.table.name)}]"
+        counts = f'"added":{record.added},"removed":{record.removed}'
+        return f'{{"change":{{"table":{name},"path":"{record.path}",{counts}}}}}'
+    return _line(_KINDS[type(record)], record_of(type(record)).write(record))
 
 
 class _Reader:
@@ -255,7 +273,7 @@ class _Reader:
         kind, header = self.next()
         if kind != "batch":
             raise FieldError("not the header of a log file")
-        fields.known_format(header, "database number history first last previous catalog parent", "term info")
+        begun: _Header = record_of(_Header).read(header)
         parts: list[Part] = []
         kind, content = self.next()
         while kind in ("begin", "run"):
@@ -264,37 +282,12 @@ class _Reader:
         transactions = joined(parts)
         if kind != "end":
             raise FieldError(f"{kind!r} where a transaction or the end was expected")
-        fields.known(content, "transactions files vector digests", "lsn own handover taken info")
-        if content["transactions"] != len(transactions) or self.at != len(self.data):
+        end: _End = record_of(_End).read(content)
+        if end.transactions != len(transactions) or self.at != len(self.data):
             raise FieldError("the number of transactions or lines is wrong")
-        previous = header["previous"]
-        digests, undigested = fields.as_digests_or_none(content["digests"])
-        return Batch(
-            database=check_database_name(fields.as_text(header["database"])),
-            number=fields.as_tick(header["number"]),
-            history=fields.as_history(header["history"]),
-            first=fields.as_tick(header["first"]),
-            last=fields.as_tick(header["last"]),
-            previous="" if previous == "" else fields.as_sha256(previous),
-            catalog=fields.as_text(header["catalog"]),
-            transactions=transactions,
-            files=tuple(self.file(file) for file in fields.as_list(content["files"])),
-            vector=fields.as_vector(content["vector"]),
-            parent=fields.as_parent(header["parent"]),
-            digests=digests,
-            undigested=undigested,
-            lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
-            term=None if header.get("term") is None else fields.as_tick(header["term"]),
-            own=None if content.get("own") is None else fields.as_tick(content["own"], 0),
-            handover=None if content.get("handover") is None else fields.as_handover(content["handover"]),
-            taken=tuple(map(fields.as_taken, fields.as_list(content.get("taken", [])))),
-        )
-
-    def file(self, value: object) -> TableFile:
-        content = fields.as_object(value)
-        fields.known(content, "path rows bytes sha256 table layout")
-        file = fields.as_data_file(content, self.path)
-        return TableFile(file, fields.as_name(content["table"]), fields.as_layout(content["layout"]))
+        digests, undigested = end.digests
+        both = _values(begun) | _values(end)
+        return Batch(**(both | {"transactions": transactions, "digests": digests, "undigested": undigested}))
 
     def transaction(self, begin: dict[str, Any]) -> Transaction:
         tick = fields.as_tick(begin["tick"])
@@ -302,7 +295,7 @@ class _Reader:
         records = []
         kind, content = self.next()
         while kind in _RECORDS:
-            records.append(_RECORDS[kind](content))
+            records.append(record_of(_RECORDS[kind]).read(content))
             kind, content = self.next()
         if kind not in ("commit", "rollback") or content["tick"] != tick:
             raise FieldError(f"{kind!r} where a record, commit or rollback of transaction {tick} was expected")
@@ -313,48 +306,21 @@ class _Reader:
             fields.as_time(begin["started"]),
             fields.as_time(content["committed"]) if kind == "commit" else None,
             tuple(records),
-            fields.as_origin(begin["origin"]),
+            None if begin["origin"] is None else record_of(Origin).read(begin["origin"]),
             None if begin.get("xid") is None else fields.as_count(begin["xid"]),
             None if begin.get("after") is None else fields.as_tick(begin["after"], 0),
         )
 
 
-def _change(content: dict[str, Any]) -> Change:
-    fields.known(content, "table path added removed", "info")
-    return Change(
-        fields.as_name(content["table"]),
-        fields.as_text(content["path"]),
-        fields.as_count(content["added"]),
-        fields.as_count(content["removed"]),
-    )
-
-
-def _clear(content: dict[str, Any]) -> Clear:
-    fields.known(content, "table removed", "info")
-    return Clear(fields.as_name(content["table"]), fields.as_count(content["removed"]))
-
-
-def _read(content: dict[str, Any]) -> RowsRead:
-    fields.known(content, "table path rows exclusive", "info")
-    table, path = fields.as_name(content["table"]), fields.as_text(content["path"])
-    return RowsRead(table, path, fields.as_count(content["rows"]), fields.as_flag(content["exclusive"]))
-
-
-def _refresh(content: dict[str, Any]) -> RowsRefreshed:
-    fields.known(content, "table path rows absent", "info kept")
-    table, path = fields.as_name(content["table"]), fields.as_text(content["path"])
-    absent, kept = fields.as_flag(content["absent"]), fields.as_flag(content.get("kept", False))
-    return RowsRefreshed(table, path, fields.as_count(content["rows"]), absent, kept)
-
-
-_RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {
-    "change": _change,
-    "ddl": as_ddl,
-    "clear": _clear,
-    "sequence": fields.as_sequence,
-    "read": _read,
-    "refresh": _refresh,
+_RECORDS: dict[str, type[Record]] = {
+    "change": Change,
+    "ddl": Ddl,
+    "clear": Clear,
+    "sequence": SequencePosition,
+    "read": RowsRead,
+    "refresh": RowsRefreshed,
 }
+_KINDS = {record: kind for kind, record in _RECORDS.items()}
 
 
 def _problem(batch: Batch) -> str | None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
-from wlc.farm.config import TICK_MAX
-from wlc.farm.json_fields import FieldError
+from wlc.farm.json_fields import TICK_MAX, FieldError
 from wlc.farm.log_columns import EPOCH, PlainRun, columns_of, microseconds
 from wlc.farm.model import Change
+from wlc.farm.names import as_name, name_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def run_json(transactions: Sequence[Transaction]) -> dict[str, Any]:
         "users": users,
         "user": _shortened(user),
         "changes": _shortened(np.diff(run.ends)),
-        "files": [{"table": fields.name_json(table), "path": path} for table, path in targets],
+        "files": [{"table": name_json(table), "path": path} for table, path in targets],
         "file": _shortened(file),
         "added": added.tolist(),
         "removed": _shortened(removed),
@@ -133,7 +133,7 @@ def as_run(content: Mapping[str, Any]) -> PlainRun:
 def _target(value: object) -> tuple[Any, str]:
     content = fields.as_object(value)
     fields.known(content, "table path")
-    return fields.as_name(content["table"]), fields.as_text(content["path"])
+    return as_name(content["table"]), fields.as_text(content["path"])
 
 
 def _column(value: object, count: int, least: int, most: int) -> Numbers:

@@ -6,14 +6,49 @@ Everything here is immutable and free of I/O. Times are aware `datetime`s in UTC
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import Annotated, ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
+from wlc.farm.ddl_fields import AlteredObject as AlteredObject
+from wlc.farm.ddl_fields import Check as Check
+from wlc.farm.ddl_fields import ColumnStep as ColumnStep
+from wlc.farm.ddl_fields import CreatedObject as CreatedObject
+from wlc.farm.ddl_fields import DbObject as DbObject
+from wlc.farm.ddl_fields import DdlEffect as DdlEffect
+from wlc.farm.ddl_fields import DroppedObject as DroppedObject
+from wlc.farm.ddl_fields import Reference as Reference
+from wlc.farm.ddl_fields import RenamedObject as RenamedObject
+from wlc.farm.ddl_fields import TableConstraint as TableConstraint
+from wlc.farm.ddl_fields import Unique as Unique
+from wlc.farm.ddl_fields import WrittenEffect
+from wlc.farm.json_fields import FORMAT_VERSION as FORMAT_VERSION
+from wlc.farm.json_fields import (
+    DatabaseName,
+    Filled,
+    FilledText,
+    History,
+    Inline,
+    Int64,
+    JsonForm,
+    JsonKey,
+    Later,
+    Omitted,
+    RelativePath,
+    Sha256,
+    Sha256OrEmpty,
+    Site,
+    Tick,
+    TickFrom0,
+    Ticks,
+    short,
+)
+from wlc.farm.json_records import form_of, record_of
+from wlc.farm.names import Digest as Digest
+from wlc.farm.names import Digests, ObjectName, TableName
+from wlc.farm.names import Name as Name
 
-FORMAT_VERSION = 1
 # In data files: 1 for a row that was added, -1 for one that was removed.
 WEIGHT = "_weight"
 _TAKEN = re.compile(r"_+(tick|weight)", re.IGNORECASE)
@@ -21,38 +56,24 @@ _TAKEN = re.compile(r"_+(tick|weight)", re.IGNORECASE)
 Settings = tuple[tuple[str, str], ...]
 
 
+def _as_settings(value: object) -> Settings:
+    found: Mapping[str, str] = form_of(Mapping[str, str]).read(value)
+    return tuple(sorted(found.items()))
+
+
+WrittenSettings = Annotated[Settings, JsonForm(_as_settings, dict)]
+
+
 def file_column(name: str) -> str:
     """Name of a table's column in data files, where `_tick` and `_weight` are taken: `_tick` becomes `__tick`."""
     return "_" + name if _TAKEN.fullmatch(name) else name
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Name:
-    """A schema-qualified name of a table, sequence, view or other object of one database."""
-
-    schema: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    @property
-    def sql(self) -> str:
-        """The name as SQL text, both parts quoted."""
-        schema, name = (part.replace('"', '""') for part in (self.schema, self.name))
-        return f'"{schema}"."{name}"'
-
-    @property
-    def folded(self) -> tuple[bytes, bytes]:
-        """The name as DuckDB compares it: ASCII letters in lower case."""
-        return self.schema.encode().lower(), self.name.encode().lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column as the source declares it; `type`, `default` and `generated` are source SQL text."""
 
-    name: str
+    name: FilledText
     type: str
     nullable: bool = True
     default: str | None = None
@@ -65,6 +86,14 @@ class Layout:
 
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> str | None:
+        """Why this is not the layout of a table, None if it is."""
+        names = [column.name for column in self.columns]
+        if names and len(set(names)) == len(names) and set(self.primary_key) <= set(names):
+            return None
+        return f"{short(names)} with key {short(self.primary_key)} is not the layout of a table"
 
     @property
     def stored(self) -> tuple[Column, ...]:
@@ -94,9 +123,26 @@ class Origin:
     `committed` is the time of that commit, None where it is not known.
     """
 
-    history: str
-    tick: int
-    committed: datetime | None = None
+    history: History
+    tick: Tick
+    committed: Omitted[datetime | None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _GrownFrom:
+    """The history and tick that another history grew from; nothing may have been committed in it."""
+
+    history: History
+    tick: TickFrom0
+
+
+def as_parent(value: object) -> Origin:
+    """Return the history and tick that another history grew from."""
+    found: _GrownFrom = record_of(_GrownFrom).read(value)
+    return Origin(found.history, found.tick)
+
+
+Parent = Annotated[Origin, JsonForm(as_parent, record_of(_GrownFrom).write)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,130 +152,13 @@ class Position:
     The start of a history that nothing was published to is tick 0, batch 0, chain "".
     """
 
-    history: str
-    tick: int
-    batch: int = 0
-    chain: str = ""
+    history: History
+    tick: TickFrom0
+    batch: TickFrom0 = 0
+    chain: Sha256OrEmpty = ""
 
     def __str__(self) -> str:
         return f"tick {self.tick} of history {self.history}"
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """What a table holds: how many rows, and the sum of their numbers modulo 2^64 (see `wlc.farm.digest`)."""
-
-    rows: int
-    sum: int
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class DbObject:
-    """An object of a database: its kind as it follows CREATE, such as `TABLE`, and its name.
-
-    The name of a schema is both parts of its own `name`. `arguments` are the types by which a routine is told apart
-    from others of its name; None for everything else.
-    """
-
-    kind: str
-    name: Name
-    arguments: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unique:
-    """A UNIQUE constraint."""
-
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A CHECK constraint: the columns that it names, and its expression in the master's SQL."""
-
-    columns: tuple[str, ...]
-    sql: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A foreign key: `columns` refer to the columns `keys` of the table `to`."""
-
-    columns: tuple[str, ...]
-    to: Name
-    keys: tuple[str, ...]
-
-
-TableConstraint = Unique | Check | Reference
-# Names of a column before and after a statement: None where there is none; the same name if it was redefined.
-ColumnStep = tuple[str | None, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedObject:
-    """A statement created an object.
-
-    Attributes:
-        replaces: It took the place of one of the same kind and name.
-        of: The table or domain that it belongs to.
-        unique: Of a unique index its columns, None for an expression.
-        columns: Of a table whose layout is not that of the statement.
-        key: Of such a table the columns of the primary key.
-        constraints: Of a table, all but the primary key and NOT NULL.
-        parents: Tables that a table is a partition of or inherits from.
-    """
-
-    object: DbObject
-    replaces: bool = False
-    of: Name | None = None
-    unique: tuple[str | None, ...] = ()
-    columns: tuple[ColumnStep, ...] = ()
-    key: tuple[str, ...] | None = None
-    constraints: tuple[TableConstraint, ...] = ()
-    parents: tuple[Name, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DroppedObject:
-    """A statement dropped an object, and with it all that belongs to it; `of` is the table that it belonged to."""
-
-    object: DbObject
-    of: Name | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RenamedObject:
-    """A statement gave an object, and with it all that belongs to it, another schema or name."""
-
-    object: DbObject
-    to: Name
-    of: Name | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AlteredObject:
-    """A statement changed an object in place; without any attribute, in a way that concerns no rows.
-
-    Attributes:
-        of: The table that it belongs to.
-        columns: Columns of a table that were added behind the others, dropped, renamed or redefined; of a view and of
-            a composite type those that were renamed.
-        key: The primary key afterwards, None if it is the same but for names.
-        constraints: All constraints afterwards, None if they are the same but for names.
-        parents: All parents afterwards, None if they are the same.
-        values: Values of an enum that were added, dropped or renamed.
-    """
-
-    object: DbObject
-    of: Name | None = None
-    columns: tuple[ColumnStep, ...] = ()
-    key: tuple[str, ...] | None = None
-    constraints: tuple[TableConstraint, ...] | None = None
-    parents: tuple[Name, ...] | None = None
-    values: tuple[ColumnStep, ...] = ()
-
-
-DdlEffect = CreatedObject | DroppedObject | RenamedObject | AlteredObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,23 +172,25 @@ class Ddl:
     statement's session that change what it means. `does` is all that the statement did, in this order.
     """
 
+    may_have_info: ClassVar = True
     kind: str
-    object: Name
+    object: ObjectName
     statement: str
-    search_path: tuple[str, ...] = ("main",)
+    search_path: Filled[str] = ("main",)
     dialect: str = "duckdb"
     layout: Layout | None = None
-    original: str | None = None
-    digest: Digest | None = None
-    settings: Settings = ()
-    does: tuple[DdlEffect, ...] = ()
+    original: Omitted[str | None] = None
+    digest: Omitted[Digest | None] = None
+    settings: Omitted[WrittenSettings] = ()
+    does: tuple[WrittenEffect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Rows of one table that a transaction added and removed; they are in data file `path` under its tick."""
 
-    table: Name
+    may_have_info: ClassVar = True
+    table: TableName
     path: str
     added: int
     removed: int
@@ -274,7 +205,8 @@ class Change:
 class Clear:
     """All rows of a table were removed."""
 
-    table: Name
+    may_have_info: ClassVar = True
+    table: TableName
     removed: int
 
 
@@ -282,8 +214,9 @@ class Clear:
 class SequencePosition:
     """The last value a sequence gave out when the transaction committed."""
 
-    sequence: Name
-    value: int
+    may_have_info: ClassVar = True
+    sequence: Annotated[TableName, JsonKey("name")]
+    value: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +226,8 @@ class RowsRead:
     `exclusive` says that it read them as a writer would, `SELECT ... FOR UPDATE`.
     """
 
-    table: Name
+    may_have_info: ClassVar = True
+    table: TableName
     path: str
     rows: int
     exclusive: bool
@@ -307,11 +241,12 @@ class RowsRefreshed:
     the rows stay as they are at the secondary that notes this in its log: its own transactions have changed them since.
     """
 
-    table: Name
+    may_have_info: ClassVar = True
+    table: TableName
     path: str
     rows: int
     absent: bool
-    kept: bool = False
+    kept: Omitted[bool] = False
 
 
 # Records with rows in a data file.
@@ -342,8 +277,8 @@ class Transaction:
 class Handover:
     """The end of a primary's history, written by its successor: the site `to`, primary since `term` of the circle."""
 
-    to: str
-    term: int
+    to: Site
+    term: Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,30 +288,30 @@ class Taken:
     `filters` is the hash of what was left out on the way (see `wlr.plan.patterns.hash_of`), "" where that is nothing.
     """
 
-    site: str
-    history: str
-    tick: int
-    batch: int
-    chain: str
-    filters: str = ""
+    site: Site
+    history: History
+    tick: Tick
+    batch: Tick
+    chain: Sha256
+    filters: Omitted[Sha256OrEmpty] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file of a batch or a snapshot; `path` is relative to the log file's or the manifest's folder."""
 
-    path: str
+    path: RelativePath
     rows: int
     bytes: int
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
     """A data file of a batch with what is needed to read it: its table and the layout its rows have."""
 
-    file: DataFile
-    table: Name
+    file: Inline[DataFile]
+    table: TableName
     layout: Layout
 
 
@@ -460,7 +395,7 @@ class Config:
 class SnapshotTable:
     """One table of a snapshot; its rows are the union of `files` and may be none."""
 
-    table: Name
+    table: TableName
     layout: Layout
     files: tuple[DataFile, ...]
 
@@ -479,7 +414,8 @@ class Manifest:
         digests: What the tables hold, those that are known.
     """
 
-    database: str
+    may_have_info: ClassVar = True
+    database: DatabaseName
     position: Position
     clock: datetime
     catalog: str
@@ -487,6 +423,5 @@ class Manifest:
     schema_after: tuple[Ddl, ...]
     tables: tuple[SnapshotTable, ...]
     sequences: tuple[SequencePosition, ...] = ()
-    vector: Mapping[str, int] = field(default_factory=dict)
-    digests: Mapping[Name, Digest] = field(default_factory=dict)
-    format: int = FORMAT_VERSION
+    vector: Ticks = field(default_factory=dict)
+    digests: Later[Digests] = field(default_factory=dict)

@@ -70,10 +70,15 @@ def check_relative(path: str, where: str) -> str:
     Raises:
         CorruptError: It could lead out of the folder, or is not in its one normal form.
     """
-    is_normal = path.isprintable() and not any(part in ("", ".", "..") for part in path.split("/"))
-    if not is_normal or "\\" in path or ":" in path:
+    if not is_relative(path):
         raise CorruptError(f"{where}: {path!r} is not a path inside the farm", path=where)
     return path
+
+
+def is_relative(path: str) -> bool:
+    """Say whether a path leads to something below the folder it is relative to, and is in its one normal form."""
+    is_normal = path.isprintable() and not any(part in ("", ".", "..") for part in path.split("/"))
+    return is_normal and "\\" not in path and ":" not in path
 
 
 def log_path(name: str, number: int) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
-from wlc.farm import json_fields as fields
 from wlc.farm.document_folder import parted, read_folder
-from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.documents import Document
+from wlc.farm.json_fields import TickFrom0
 from wlc.farm.paths import PRUNING, parse_pruning_path, pruning_path
 from wlc.farm.reachable_past import Window
 
@@ -25,6 +25,33 @@ if TYPE_CHECKING:
 
 # No pruning takes a day.
 _DEAD = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Announcement:
+    """What is left: this tick and all later ones, and single ones before it."""
+
+    may_have_info: ClassVar = True
+    tick: TickFrom0 | None
+    older: tuple[TickFrom0, ...]
+
+
+_DOCUMENT = Document("pruning", _Announcement, hint="If nobody prunes at present, delete {where}.")
+
+
+def encode_window(window: Window) -> bytes:
+    """Write what will be left as JSON closed by a checksum."""
+    return _DOCUMENT.encode(_Announcement(window.tick, window.older))
+
+
+def decode_window(data: bytes, where: str) -> Window:
+    """Read what will be left.
+
+    Raises:
+        CorruptError: It is damaged or of an unknown version.
+    """
+    found = _DOCUMENT.decode(data, where)
+    return Window(found.tick, None, found.older)
 
 
 @contextmanager
@@ -58,23 +85,3 @@ def _forget_dead(database: FarmDatabase, mine: str) -> None:
         # By the store's own clock.
         if mine in arrived and arrived[mine] - time > _DEAD and parse_pruning_path(path) is not None:
             database.store.delete(path)
-
-
-def encode_window(window: Window) -> bytes:
-    """Write what will be left as JSON closed by a checksum."""
-    return encode_document("pruning", {"format": FORMAT_VERSION, "tick": window.tick, "older": list(window.older)})
-
-
-def decode_window(data: bytes, where: str) -> Window:
-    """Read what will be left.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    return decode_document("pruning", data, where, _window, hint=f"If nobody prunes at present, delete {where}.")
-
-
-def _window(content: dict[str, Any]) -> Window:
-    fields.known_format(content, "tick older", "info")
-    tick = None if content["tick"] is None else fields.as_tick(content["tick"], 0)
-    return Window(tick, None, tuple(fields.as_tick(each, 0) for each in fields.as_list(content["older"])))

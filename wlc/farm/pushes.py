@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from wlc.farm import json_fields as fields
 from wlc.farm.document_folder import parted, read_folder
-from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.documents import Document
+from wlc.farm.errors import InvalidError
+from wlc.farm.json_fields import JsonKey, Omitted
 from wlc.farm.paths import PUSHES, parse_push_path, push_path
 from wlc.farm.store import AlreadyExistsError, MissingError
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.errors import CorruptError
     from wlc.farm.registry import Replica
 
 
@@ -31,11 +31,12 @@ class Push:
         site: Pattern of their sites; empty for any.
     """
 
+    may_have_info: ClassVar = True
     id: str
     to: str = ""
     host: str = ""
-    class_name: str = ""
-    site: str = ""
+    class_name: Annotated[str, JsonKey("class")] = ""
+    site: Omitted[str] = ""
 
     def matches(self, replica: Replica) -> bool:
         """Say whether a registered reader is meant; only one that is pinned to a place can be."""
@@ -43,6 +44,10 @@ class Push:
         is_class = not self.class_name or fnmatchcase(replica.class_name, self.class_name)
         is_site = not self.site or (bool(replica.site) and fnmatchcase(replica.site, self.site))
         return not self.to and bool(replica.place) and is_host and is_class and is_site
+
+
+_DOCUMENT = Document("push", Push, name="id", hint="Delete {where}.")
+encode_push, decode_push = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def refuse_absent(registry: FarmDatabase) -> None:
@@ -69,10 +74,8 @@ def add_push(database: FarmDatabase, push: Push) -> None:
     if bool(push.to) == bool(push.host or push.class_name or push.site):
         hint = "--to URL, or --host, --class or --site"
         raise InvalidError("an entry names either a place or a pattern", hint=hint)
-    content = {"format": FORMAT_VERSION, "id": push.id, "to": push.to, "host": push.host, "class": push.class_name}
-    content |= {"site": push.site} if push.site else {}
     try:
-        database.store.create(push_path(push.id), encode_document("push", content))
+        database.store.create(push_path(push.id), encode_push(push))
     except AlreadyExistsError as error:
         message = f"{database.url} has an entry {push.id!r} already"
         raise InvalidError(message, hint=f"wlc push {database.url} remove {push.id}") from error
@@ -92,21 +95,3 @@ def remove_push(database: FarmDatabase, push: str) -> None:
 def pushes(database: FarmDatabase) -> tuple[list[Push], list[CorruptError]]:
     """Return all entries, by id, and what is wrong with those that cannot be read."""
     return parted(read_folder(database.store, PUSHES, parse_push_path, decode_push))
-
-
-def decode_push(data: bytes, where: str) -> Push:
-    """Read an entry.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    return decode_document("push", data, where, lambda content: _push(content, where), hint=f"Delete {where}.")
-
-
-def _push(content: dict[str, Any], where: str) -> Push:
-    fields.known_format(content, "id to host class", "site info")
-    said = (content["id"], content["to"], content["host"], content["class"], content.get("site", ""))
-    push = Push(*map(fields.as_text, said))
-    if not where.endswith(f"/{push.id}.json"):
-        raise fields.FieldError(f"it is the entry {push.id!r}")
-    return push

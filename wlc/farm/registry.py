@@ -5,20 +5,19 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from wlc.farm import json_fields as fields
-from wlc.farm.clock import format_time, utc_now
+from wlc.farm.clock import utc_now
 from wlc.farm.document_folder import parted, read_folder
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import FORMAT_VERSION, Position
+from wlc.farm.json_fields import JsonKey, Omitted, PathText, one_of
+from wlc.farm.model import Position
 from wlc.farm.paths import REPLICAS, parse_replica_path, replica_path
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from wlc.farm.database import FarmDatabase
     from wlc.farm.store import StoredObject
 
@@ -39,7 +38,7 @@ FIRST_INTERVAL_S = 3600.0
 class Transition:
     """A change of state: to which, why, by whom (`user@host`) and when."""
 
-    state: str
+    state: Annotated[str, one_of(*STATES)]
     cause: str
     actor: str
     time: datetime
@@ -70,24 +69,25 @@ class Replica:
         transitions: Its last changes of state, oldest first; none in registrations of older versions.
     """
 
+    may_have_info: ClassVar = True
     id: str
-    target: str
+    target: PathText
     position: Position | None
     clock: datetime | None
     seen: datetime
     host: str
     user: str
-    kind: str = REPLICA
-    upstream: str = ""
-    place: str = ""
-    class_name: str = ""
-    delay_s: float = 0.0
-    tables: tuple[str, ...] = ()
-    interval_s: float | None = None
-    progressed: datetime | None = None
-    transitions: tuple[Transition, ...] = ()
-    site: str = ""
-    registry: str = ""
+    kind: Omitted[Annotated[str, one_of(*KINDS)]] = REPLICA
+    upstream: Omitted[str] = ""
+    place: Omitted[str] = ""
+    registry: Omitted[str] = ""
+    class_name: Omitted[Annotated[str, JsonKey("class")]] = ""
+    site: Omitted[str] = ""
+    delay_s: Omitted[float] = 0.0
+    tables: Omitted[tuple[str, ...]] = ()
+    interval_s: Omitted[float | None] = None
+    progressed: Omitted[datetime | None] = None
+    transitions: Omitted[tuple[Transition, ...]] = ()
 
     @property
     def state(self) -> str:
@@ -95,6 +95,13 @@ class Replica:
         if self.transitions:
             return self.transitions[-1].state
         return ACTIVE if self.position else PENDING
+
+
+# A wrong position could let a prune delete what the replica still needs.
+_DOCUMENT = Document(
+    "replica", Replica, name="id", hint="Delete {where}; the replica registers again when it replicates."
+)
+encode_replica, decode_replica = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def moved_to(
@@ -262,102 +269,3 @@ def known_replicas(
         before.update(now)
     known = ((entry, found) for entry, found in now.values() if not isinstance(found, CorruptError))
     return [replace(replica, seen=entry.arrived) for entry, replica in known], parted(now)[1]
-
-
-_OPTIONAL = "kind upstream place registry class site delay_s tables interval_s progressed transitions info"
-
-
-def encode_replica(replica: Replica) -> bytes:
-    """Write a registration as JSON closed by a checksum."""
-    position = replica.position
-    content = {
-        "format": FORMAT_VERSION,
-        "id": replica.id,
-        # A path need not be Unicode, a registration must be.
-        "target": replica.target.encode(errors="replace").decode(),
-        "position": fields.position_json(position) if position else None,
-        "clock": format_time(replica.clock) if replica.clock else None,
-        "seen": format_time(replica.seen),
-        "host": replica.host,
-        "user": replica.user,
-    }
-    progressed = format_time(replica.progressed) if replica.progressed else None
-    optional = {
-        "kind": replica.kind if replica.kind != REPLICA else None,
-        "upstream": replica.upstream,
-        "place": replica.place,
-        "registry": replica.registry,
-        "class": replica.class_name,
-        "site": replica.site,
-        "delay_s": replica.delay_s,
-        "tables": list(replica.tables),
-        "interval_s": replica.interval_s,
-        "progressed": progressed,
-        "transitions": [transition_json(transition) for transition in replica.transitions],
-    }
-    content |= {key: value for key, value in optional.items() if value}
-    return encode_document("replica", content)
-
-
-def decode_replica(data: bytes, path: str) -> Replica:
-    """Read a registration.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    # A wrong position could let a prune delete what the replica still needs.
-    hint = f"Delete {path}; the replica registers again when it replicates."
-    return decode_document("replica", data, path, lambda content: _replica(content, path), hint=hint)
-
-
-def _replica(content: dict[str, Any], path: str) -> Replica:
-    fields.known_format(content, "id target position clock seen host user", _OPTIONAL)
-    replica = Replica(
-        id=fields.as_text(content["id"]),
-        target=fields.as_text(content["target"]),
-        position=None if content["position"] is None else fields.as_position(content["position"]),
-        clock=None if content["clock"] is None else fields.as_time(content["clock"]),
-        seen=fields.as_time(content["seen"]),
-        host=fields.as_text(content["host"]),
-        user=fields.as_text(content["user"]),
-        kind=fields.as_text(content.get("kind", REPLICA)),
-        upstream=fields.as_text(content.get("upstream", "")),
-        place=fields.as_text(content.get("place", "")),
-        class_name=fields.as_text(content.get("class", "")),
-        delay_s=fields.as_beat(content.get("delay_s", 0)),
-        tables=tuple(map(fields.as_text, fields.as_list(content.get("tables", [])))),
-        interval_s=fields.as_beat(content["interval_s"]) if "interval_s" in content else None,
-        progressed=fields.as_time(content["progressed"]) if "progressed" in content else None,
-        transitions=as_transitions(content.get("transitions", [])),
-        site=fields.as_text(content.get("site", "")),
-        registry=fields.as_text(content.get("registry", "")),
-    )
-    if replica.kind not in KINDS:
-        raise fields.FieldError(f"{replica.kind!r} is none of {', '.join(KINDS)}")
-    if not path.endswith(f"/{replica.id}.json"):
-        raise fields.FieldError(f"it is the registration of {replica.id!r}")
-    return replica
-
-
-def transition_json(transition: Transition) -> dict[str, Any]:
-    """Write a change of state."""
-    time = format_time(transition.time)
-    return {"state": transition.state, "cause": transition.cause, "actor": transition.actor, "time": time}
-
-
-def as_transitions(content: object) -> tuple[Transition, ...]:
-    """Read changes of state.
-
-    Raises:
-        ValueError, KeyError: The content is something else.
-    """
-    return tuple(_transition(fields.as_object(each)) for each in fields.as_list(content))
-
-
-def _transition(content: dict[str, Any]) -> Transition:
-    fields.known(content, "state cause actor time")
-    state = fields.as_text(content["state"])
-    if state not in STATES:
-        raise fields.FieldError(f"{state!r} is none of {', '.join(STATES)}")
-    cause, actor = fields.as_text(content["cause"]), fields.as_text(content["actor"])
-    return Transition(state, cause, actor, fields.as_time(content["time"]))

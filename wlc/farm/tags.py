@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
 
-from wlc.farm import json_fields as fields
-from wlc.farm.clock import format_time, parse_age, parse_time
+from wlc.farm.clock import parse_age, parse_time
 from wlc.farm.did_you_mean import alike
 from wlc.farm.document_folder import parted, read_folder
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.json_fields import TickFrom0
 from wlc.farm.paths import TAGS, is_tag_name, parse_tag_path, tag_path
 from wlc.farm.store import AlreadyExistsError, MissingError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from wlc.farm.database import FarmDatabase
 
 
@@ -27,10 +25,15 @@ if TYPE_CHECKING:
 class Tag(ForPeople):
     """A name for a tick, who gave it (`user@host`), and when."""
 
+    may_have_info: ClassVar = True
     name: str
-    tick: int
+    tick: TickFrom0
     made: datetime
     actor: str
+
+
+_DOCUMENT = Document("tag", Tag, name="name", hint="Delete {where}, and tag the tick again: wlc tag")
+encode_tag, decode_tag = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def check_tag_name(name: str) -> str:
@@ -133,28 +136,3 @@ def delete_tag(database: FarmDatabase, name: str) -> Tag:
     tag = find_tag(database, name)
     database.store.delete(tag_path(name))
     return tag
-
-
-def encode_tag(tag: Tag) -> bytes:
-    """Write a tag as JSON closed by a checksum."""
-    made = format_time(tag.made)
-    content = {"format": FORMAT_VERSION, "name": tag.name, "tick": tag.tick, "made": made, "actor": tag.actor}
-    return encode_document("tag", content)
-
-
-def decode_tag(data: bytes, where: str) -> Tag:
-    """Read a tag.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    hint = f"Delete {where}, and tag the tick again: wlc tag"
-    return decode_document("tag", data, where, lambda content: _tag(content, where), hint=hint)
-
-
-def _tag(content: dict[str, Any], where: str) -> Tag:
-    fields.known_format(content, "name tick made actor", "info")
-    name, tick = fields.as_text(content["name"]), fields.as_tick(content["tick"], 0)
-    if not where.endswith(f"/{name}.json"):
-        raise fields.FieldError(f"it is tag {name!r}")
-    return Tag(name, tick, fields.as_time(content["made"]), fields.as_text(content["actor"]))

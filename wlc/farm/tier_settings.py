@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
-from wlc.farm import json_fields
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.json_fields import Later
 from wlc.farm.paths import TIERS, is_token
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from wlc.farm.database import FarmDatabase
 
 _NUMBER_MOST = 10**9
@@ -43,20 +41,21 @@ class TierSettings:
         classes: Order of the classes from the lowest up; equal ones are joined by `=`.
     """
 
-    penalty_s: float = 5.0
-    penalty_most_s: float = 300.0
-    candidates: int = 6
-    fanout: int = 8
+    may_have_info: ClassVar = True
+    penalty_s: Later[float] = 5.0
+    penalty_most_s: Later[float] = 300.0
+    candidates: Later[int] = 6
+    fanout: Later[int] = 8
+    keepalive_s: Later[float] = 10.0
+    recent_intervals: Later[float] = 3.0
+    recent_s: Later[float] = 60.0
+    rechoose_s: Later[float] = 3600.0
+    stuck_s: Later[float] = 60.0
+    pending_s: Later[float] = 600.0
+    push_dial_s: Later[float] = 5.0
+    push_list_s: Later[float] = 5.0
+    classes: Later[str] = "test<alpha<beta=uat<prod"
     fanouts: Mapping[str, int] = field(default_factory=dict)
-    keepalive_s: float = 10.0
-    recent_intervals: float = 3.0
-    recent_s: float = 60.0
-    rechoose_s: float = 3600.0
-    stuck_s: float = 60.0
-    pending_s: float = 600.0
-    push_dial_s: float = 5.0
-    push_list_s: float = 5.0
-    classes: str = "test<alpha<beta=uat<prod"
 
     def fanout_of(self, upstream: str, own: int | None) -> int:
         """Return how many may read from an upstream: what was set for it, its own number, or the one for all."""
@@ -86,9 +85,7 @@ def with_setting(settings: TierSettings, pair: str) -> TierSettings:
         raise InvalidError(f"{pair!r} sets nothing", hint=f"--set NAME=VALUE, with one of {', '.join(NAMES)}")
     try:
         value: str | int | float = text
-        if name == "classes":
-            _check_classes(text)
-        else:
+        if name != "classes":
             value = int(text) if name in _COUNTS else float(text)
         return _checked(replace(settings, **{name: value}))  # type: ignore[arg-type]
     except ValueError as error:
@@ -106,9 +103,14 @@ def _checked(settings: TierSettings) -> TierSettings:
         value = getattr(settings, name)
         if name != "classes" and not (math.isfinite(value) and 0 <= value <= _NUMBER_MOST):
             raise ValueError(f"{name}={value}")
+    _check_classes(settings.classes)
     if settings.candidates < 1 or settings.recent_intervals < 1:
         raise ValueError("candidates and recent_intervals are 1 or more")
     return settings
+
+
+_DOCUMENT = Document("tiers", TierSettings, check=_checked, hint="Delete {where}: the defaults hold then.")
+encode_settings, decode_settings = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def read_settings(database: FarmDatabase) -> TierSettings:
@@ -151,30 +153,3 @@ def change_fanout(database: FarmDatabase, upstream: str, fanout: int | None) -> 
 def _settings_object(database: FarmDatabase) -> VersionedObject[TierSettings]:
     where = f"{database.url}/{TIERS}"
     return VersionedObject(database.store, TIERS, encode_settings, lambda data: decode_settings(data, where))
-
-
-def encode_settings(settings: TierSettings) -> bytes:
-    """Write settings as JSON closed by a checksum."""
-    content = {name: getattr(settings, name) for name in NAMES}
-    return encode_document("tiers", {"format": FORMAT_VERSION, **content, "fanouts": dict(settings.fanouts)})
-
-
-def decode_settings(data: bytes, where: str) -> TierSettings:
-    """Read settings.
-
-    Raises:
-        CorruptError: They are damaged or of an unknown version.
-    """
-    return decode_document("tiers", data, where, _settings, hint=f"Delete {where}: the defaults hold then.")
-
-
-def _settings(content: dict[str, Any]) -> TierSettings:
-    # What an older version did not know has its default.
-    json_fields.known_format(content, "fanouts", " ".join((*NAMES, "info")))
-    given = [name for name in NAMES if name in content]
-    read: dict[str, Any] = {name: json_fields.as_beat(content[name]) for name in given if name != "classes"}
-    read |= {name: json_fields.as_count(content[name]) for name in given if name in _COUNTS}
-    fanouts = {name: json_fields.as_count(n) for name, n in json_fields.as_object(content["fanouts"]).items()}
-    classes = json_fields.as_text(content.get("classes", DEFAULTS.classes))
-    _check_classes(classes)
-    return _checked(TierSettings(**read, fanouts=fanouts, classes=classes))

@@ -7,15 +7,14 @@ better choice, and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from wlc.farm import json_fields as fields
 from wlc.farm.document_folder import parted, read_folder
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.json_fields import JsonKey, PathText, Tick
 from wlc.farm.paths import CLAIMS, UPSTREAMS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
-from wlc.farm.registry import PENDING, RELAY, Transition, as_transitions, transition_json
+from wlc.farm.registry import PENDING, RELAY, Transition
 from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError
 from wlc.farm.versioned import VersionedObject
 
@@ -42,15 +41,16 @@ class Upstream:
         transitions: Its last changes of state, oldest first.
     """
 
+    may_have_info: ClassVar = True
     id: str
-    url: str
+    url: PathText
     host: str
     user: str
     kind: str = RELAY
-    class_name: str = ""
+    class_name: Annotated[str, JsonKey("class")] = ""
     fanout: int | None = None
     delay_s: float = 0.0
-    first: int | None = None
+    first: Tick | None = None
     transitions: tuple[Transition, ...] = ()
 
     @property
@@ -59,51 +59,10 @@ class Upstream:
         return self.transitions[-1].state if self.transitions else PENDING
 
 
-def encode_upstream(upstream: Upstream) -> bytes:
-    """Write a place that serves as JSON closed by a checksum."""
-    content = {
-        "format": FORMAT_VERSION,
-        "id": upstream.id,
-        "url": upstream.url.encode(errors="replace").decode(),
-        "host": upstream.host,
-        "user": upstream.user,
-        "kind": upstream.kind,
-        "class": upstream.class_name,
-        "fanout": upstream.fanout,
-        "delay_s": upstream.delay_s,
-        "first": upstream.first,
-        "transitions": [transition_json(transition) for transition in upstream.transitions],
-    }
-    return encode_document("upstream", content)
-
-
-def decode_upstream(data: bytes, path: str) -> Upstream:
-    """Read a place that serves.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    hint = f"Delete {path}; the place registers again with its next wlc ship."
-    return decode_document("upstream", data, path, lambda content: _upstream(content, path), hint=hint)
-
-
-def _upstream(content: dict[str, Any], path: str) -> Upstream:
-    fields.known_format(content, "id url host user kind class fanout delay_s first transitions", "info")
-    upstream = Upstream(
-        id=fields.as_text(content["id"]),
-        url=fields.as_text(content["url"]),
-        host=fields.as_text(content["host"]),
-        user=fields.as_text(content["user"]),
-        kind=fields.as_text(content["kind"]),
-        class_name=fields.as_text(content["class"]),
-        fanout=None if content["fanout"] is None else fields.as_count(content["fanout"]),
-        delay_s=fields.as_beat(content["delay_s"]),
-        first=None if content["first"] is None else fields.as_tick(content["first"]),
-        transitions=as_transitions(content["transitions"]),
-    )
-    if not path.endswith(f"/{upstream.id}.json"):
-        raise fields.FieldError(f"it is the registration of {upstream.id!r}")
-    return upstream
+_DOCUMENT = Document(
+    "upstream", Upstream, name="id", hint="Delete {where}; the place registers again with its next wlc ship."
+)
+encode_upstream, decode_upstream = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def upstream_object(database: FarmDatabase, upstream: str) -> VersionedObject[Upstream]:
@@ -158,12 +117,23 @@ class Claim:
     holder: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who holds a slot; empty for a slot that was given up."""
+
+    holder: str
+
+
+_CLAIM = Document("claim", _Holder)
+
+
 def claims(database: FarmDatabase) -> list[Claim]:
     """Return all claims, by upstream and slot; damaged ones have no holder."""
     found = []
-    for path, (_, holder) in read_folder(database.store, CLAIMS, parse_claim_path, _decode_holder).items():
-        if holder and (parsed := parse_claim_path(path)):
-            found.append(Claim(*parsed, "" if isinstance(holder, CorruptError) else holder))
+    for path, (_, holder) in read_folder(database.store, CLAIMS, parse_claim_path, _CLAIM.decode).items():
+        name = "" if isinstance(holder, CorruptError) else holder.holder
+        if (name or isinstance(holder, CorruptError)) and (parsed := parse_claim_path(path)):
+            found.append(Claim(*parsed, name))
     return sorted(found, key=lambda claim: (claim.upstream, claim.slot))
 
 
@@ -186,7 +156,7 @@ def take_claim(database: FarmDatabase, upstream: str, slot: int, holder: str, be
         Whether it was taken; somebody else may have been faster.
     """
     path = claim_path(upstream, slot)
-    data = encode_document("claim", {"format": FORMAT_VERSION, "holder": holder})
+    data = _CLAIM.encode(_Holder(holder))
     if before is None:
         try:
             database.store.create(path, data)
@@ -216,7 +186,7 @@ def release_claim(database: FarmDatabase, claim: Claim) -> None:
     """
     present, version = _claim(database, claim.upstream, claim.slot)
     if present == claim:
-        data = encode_document("claim", {"format": FORMAT_VERSION, "holder": ""})
+        data = _CLAIM.encode(_Holder(""))
         _replaced_claim(database, claim_path(claim.upstream, claim.slot), data, version)
 
 
@@ -227,19 +197,10 @@ def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | No
     except MissingError:
         return None, ""
     try:
-        holder = _decode_holder(data, path)
+        holder = _CLAIM.decode(data, path).holder
     except CorruptError:
         return Claim(upstream, slot, ""), version
     return Claim(upstream, slot, holder) if holder else None, version
-
-
-def _decode_holder(data: bytes, where: str) -> str:
-    return decode_document("claim", data, where, _holder)
-
-
-def _holder(content: dict[str, Any]) -> str:
-    fields.known_format(content, "holder")
-    return fields.as_text(content["holder"])
 
 
 def unknown_upstream(database: FarmDatabase, upstream: str) -> InvalidError:

@@ -16,10 +16,11 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from wlc.farm.json_fields import Tick
+from wlc.farm.model import Origin, Parent
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from wlc.farm.model import Origin
 
 Vector = Mapping[str, int]
 
@@ -37,8 +38,8 @@ class VectorOrder(Enum):
 class Heir:
     """Who contains a history that ended: whoever contains `at` contains it up to its tick `last`."""
 
-    at: Origin
-    last: int
+    at: Parent
+    last: Tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from wlc.farm import json_fields as fields
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import InvalidError
-from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.model import Position
 from wlc.farm.seal.keys import WITNESS
 from wlc.farm.store import open_store
 from wlc.farm.versioned import VersionedObject
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from wlc.farm.model import Position
-
 VARIABLE = "WLC_WITNESS_FILE"
 
-Positions = dict[str, "Position"]
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The last position of each database, by URL."""
+
+    seen: Mapping[str, Position]
+
+
+_DOCUMENT = Document(
+    "witness",
+    _Seen,
+    hint="Restore it, or delete {where} if you are sure that the farm is complete; a new one begins then.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Witness:
             InvalidError: It cannot be read.
         """
         found = self._object.load()
-        return found[0].get(self.url) if found else None
+        return found[0].seen.get(self.url) if found else None
 
     def note(self, position: Position) -> None:
         """Note a position that was read and verified; an earlier one than the last changes nothing.
@@ -59,23 +66,25 @@ class Witness:
             InvalidError: The file cannot be written.
         """
 
-        def noted(present: Positions | None) -> Positions:
-            known = dict(present or {})
+        def noted(present: _Seen | None) -> _Seen:
+            known = dict(present.seen if present else {})
             last = known.get(self.url)
             if last is None or (last.tick, last.batch) < (position.tick, position.batch):
                 known[self.url] = position
-            return known
+            return _Seen(dict(sorted(known.items())))
 
         if position.history:
             self._object.change(noted)
 
     @property
-    def _object(self) -> VersionedObject[Positions]:
+    def _object(self) -> VersionedObject[_Seen]:
         if not self.file.parent.is_dir():
             message = f"there is no folder {self.file.parent} for the witness {self.file}"
             raise InvalidError(message, hint=f"mkdir -p {shlex.quote(str(self.file.parent))}", path=str(self.file))
         store = open_store(str(self.file.parent))
-        return VersionedObject(store, self.file.name, _encode, lambda data: _decode(data, str(self.file)))
+        return VersionedObject(
+            store, self.file.name, _DOCUMENT.encode, lambda data: _DOCUMENT.decode(data, str(self.file))
+        )
 
 
 def witness_of(options: Mapping[str, Any] | None, url: str) -> Witness | None:
@@ -85,17 +94,3 @@ def witness_of(options: Mapping[str, Any] | None, url: str) -> Witness | None:
         return None
     place = url if "://" in url else str(Path(url).absolute())
     return Witness(Path(str(file)).expanduser().absolute(), place)
-
-
-def _encode(positions: Positions) -> bytes:
-    seen = {url: fields.position_json(position) for url, position in sorted(positions.items())}
-    return encode_document("witness", {"format": FORMAT_VERSION, "seen": seen})
-
-
-def _decode(data: bytes, where: str) -> Positions:
-    def read(content: dict[str, Any]) -> Positions:
-        fields.known_format(content, "seen")
-        return {url: fields.as_position(position) for url, position in fields.as_object(content["seen"]).items()}
-
-    hint = f"Restore it, or delete {where} if you are sure that the farm is complete; a new one begins then."
-    return decode_document("witness", data, where, read, hint=hint)

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
 
-from wlc.farm import json_fields
 from wlc.farm.beat import format_beat
 from wlc.farm.circle import Circle, decode_circle, encode_circle
 from wlc.farm.clock import format_time, read_time, utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import Config, Origin, Position, Taken
+from wlc.farm.json_fields import DECODER, JsonForm, Later, Omitted, as_text, as_vector
+from wlc.farm.json_records import form_of, record_of
+from wlc.farm.model import Batch, Config, Origin, Position, Taken
 from wlc.farm.store.options import recalled, remembered
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from wlc.farm.model import Batch
-
+T = TypeVar("T")
 # A state besides those of `wlc.config`: the database claims its place in the farm, or died while it did.
 BEGINNING = 0
+
+
+def _time(text: object) -> datetime | None:
+    return read_time(as_text(text)) if text else None
+
+
+def _time_text(time: datetime | None) -> str:
+    return format_time(time) if time else ""
+
+
+WrittenTime = Annotated[datetime | None, JsonForm(_time, _time_text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,22 @@ class Fence:
 
     message: str
     hint: str
-    since: datetime | None = None
+    since: WrittenTime = None
+
+
+def _as_circle(text: object) -> Circle:
+    return decode_circle(as_text(text).encode(), "the circle")
+
+
+def _circle_text(circle: Circle) -> str:
+    return encode_circle(circle).decode()
+
+
+# Each with all of its keys.
+Proofs = Annotated[
+    tuple[Taken, ...],
+    JsonForm(lambda value: form_of(tuple[Taken, ...]).read(value), lambda proofs: [*map(asdict, proofs)]),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +93,13 @@ class SiteState:
 
     name: str
     folder: str
-    contained: Mapping[str, int] = field(default_factory=dict)
-    proofs: tuple[Taken, ...] = ()
-    published: tuple[Taken, ...] = ()
+    contained: Annotated[Mapping[str, int], JsonForm(as_vector, dict)] = field(default_factory=dict)
+    proofs: Proofs = ()
+    published: Proofs = ()
     own: int = 0
-    circle: Circle | None = None
-    led: int = 0
-    floor: Mapping[str, int] | None = None
+    circle: Annotated[Circle, JsonForm(_as_circle, _circle_text)] | None = None
+    led: Later[int] = 0
+    floor: Omitted[Annotated[Mapping[str, int], JsonForm(as_vector, dict)] | None] = None
 
     @property
     def is_leading(self) -> bool:
@@ -213,8 +237,8 @@ def encode(state: MasterState) -> dict[str, str]:
         "options": remembered(state.options),
         "state": str(state.state),
         "began": _time_text(state.began),
-        "fence": _fence_text(state.fence) if state.fence else "",
-        "site": _site_text(state.site) if state.site else "",
+        "fence": _text(state.fence),
+        "site": _text(state.site),
     }
 
 
@@ -253,8 +277,8 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
             options=recalled(values["options"]),
             state=int(values["state"]),
             began=_time(values["began"]),
-            fence=_fence(values.get("fence", "")),
-            site=_site(values.get("site", ""), shown),
+            fence=_recalled(Fence, values.get("fence", "")),
+            site=_recalled(SiteState, values.get("site", "")),
         )
     except (KeyError, ValueError, TypeError) as error:
         message = f"what {shown} remembers of itself as a master is damaged: {error}"
@@ -262,54 +286,9 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
         raise CorruptError(message, hint=hint, path=shown) from error
 
 
-def _fence_text(fence: Fence) -> str:
-    return json.dumps({"message": fence.message, "hint": fence.hint, "since": _time_text(fence.since)})
+def _text(record: Fence | SiteState | None) -> str:
+    return json.dumps(record_of(type(record)).write(record)) if record else ""
 
 
-def _fence(text: str) -> Fence | None:
-    if not text:
-        return None
-    content = json.loads(text)
-    return Fence(str(content["message"]), str(content["hint"]), _time(content["since"]))
-
-
-def _site_text(site: SiteState) -> str:
-    return json.dumps(
-        {
-            "name": site.name,
-            "folder": site.folder,
-            "contained": dict(site.contained),
-            "proofs": [asdict(proof) for proof in site.proofs],
-            "published": [asdict(proof) for proof in site.published],
-            "own": site.own,
-            "circle": encode_circle(site.circle).decode() if site.circle else None,
-            "led": site.led,
-            **({} if site.floor is None else {"floor": dict(site.floor)}),
-        }
-    )
-
-
-def _site(text: str, shown: str) -> SiteState | None:
-    if not text:
-        return None
-    content = json.loads(text)
-    circle = content["circle"]
-    return SiteState(
-        name=content["name"],
-        folder=content["folder"],
-        contained=json_fields.as_vector(content["contained"]),
-        proofs=tuple(map(json_fields.as_taken, content["proofs"])),
-        published=tuple(map(json_fields.as_taken, content["published"])),
-        own=int(content["own"]),
-        circle=decode_circle(circle.encode(), shown) if circle else None,
-        led=int(content.get("led", 0)),
-        floor=json_fields.as_vector(content["floor"]) if "floor" in content else None,
-    )
-
-
-def _time(text: str) -> datetime | None:
-    return read_time(text) if text else None
-
-
-def _time_text(time: datetime | None) -> str:
-    return format_time(time) if time else ""
+def _recalled(cls: type[T], text: str) -> T | None:
+    return record_of(cls).read(DECODER.decode(text)) if text else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from wlc.farm import json_fields as fields
 from wlc.farm.errors import InvalidError
+from wlc.farm.json_fields import JsonForm, Presence, as_object
+from wlc.farm.json_records import record_of
 from wlr.plan.patterns import idle, matches
-from wlr.plan.row_filters import RowFilters, TableFilter, as_filters, filters_json
+from wlr.plan.row_filters import RowFilters, TableFilter, WrittenFilters
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,19 +58,23 @@ def chosen_tables(filters: RowFilters | None, patterns: tuple[str, ...]) -> Chos
     return ChosenTables(found.tables, found.key_file, found.key_mark, patterns=patterns)
 
 
-def choice_json(choice: ChosenTables) -> dict[str, Any]:
-    """Write a choice."""
-    return {
-        "filters": filters_json(RowFilters(choice.tables, choice.key_file, choice.key_mark)),
-        "tables": list(choice.patterns),
-    }
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    filters: WrittenFilters
+    tables: tuple[str, ...]
 
 
-def as_choice(value: object) -> ChosenTables:
-    """Read what `choice_json` wrote.
+def _as_choice(content: object) -> ChosenTables:
+    found: _Choice = record_of(_Choice).read_among(as_object(content))
+    return chosen_tables(found.filters, found.tables)
 
-    Raises:
-        ValueError, KeyError, TypeError: It is something else.
-    """
-    content = fields.as_object(value)
-    return chosen_tables(as_filters(content["filters"]), tuple(map(fields.as_text, fields.as_list(content["tables"]))))
+
+def _choice_json(choice: ChosenTables) -> dict[str, Any]:
+    filters = RowFilters(choice.tables, choice.key_file, choice.key_mark)
+    return record_of(_Choice).write(_Choice(filters, choice.patterns))
+
+
+# Its keys stand among those of what is around it.
+InlineChoice = Annotated[
+    ChosenTables, Presence.INLINE, JsonForm(_as_choice, _choice_json, frozenset({"filters", "tables"}))
+]

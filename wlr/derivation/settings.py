@@ -7,20 +7,30 @@ conditions and names of columns tell what is kept back. Documents are numbered a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from wlc.farm import json_fields as fields
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import UnavailableError
-from wlc.farm.model import FORMAT_VERSION, Origin, Position
+from wlc.farm.json_fields import History, JsonForm, Sha256, as_count, as_object, as_text, known
+from wlc.farm.model import Parent
 from wlc.farm.paths import DERIVED, derived_path, parse_derived_path
 from wlc.farm.store import AlreadyExistsError
-from wlr.derivation.choice import ChosenTables, as_choice, choice_json
+from wlr.derivation.choice import InlineChoice
+from wlr.engine.state import StartOrPosition
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
 
-_KIND = "derived"
+_BEHIND = ("batch", "chain")
+
+
+def _as_behind(value: object) -> tuple[int, str]:
+    content = as_object(value)
+    known(content, " ".join(_BEHIND))
+    return as_count(content["batch"]), as_text(content["chain"])
+
+
+Behind = Annotated[tuple[int, str], JsonForm(_as_behind, lambda behind: dict(zip(_BEHIND, behind, strict=True)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +46,17 @@ class Derivation:
         choice: What passes.
     """
 
+    may_have_info: ClassVar = True
     url: str
-    history: str
-    start: Position
-    choice: ChosenTables
-    mark: str
-    parent: Origin | None = None
-    behind: tuple[int, str] = (0, "")
+    history: History
+    start: StartOrPosition
+    mark: Sha256
+    parent: Parent | None
+    behind: Behind
+    choice: InlineChoice
+
+
+_DOCUMENT = Document("derived", Derivation, hint="Put it back from a backup, or derive another database.")
 
 
 def find_derivation(database: FarmDatabase, name: str) -> tuple[Derivation, int] | None:
@@ -56,7 +70,7 @@ def find_derivation(database: FarmDatabase, name: str) -> tuple[Derivation, int]
     if not number:
         return None
     path = derived_path(name, number)
-    return _decode(database.store.read(path), f"{database.url}/{path}"), number
+    return _DOCUMENT.decode(database.store.read(path), f"{database.url}/{path}"), number
 
 
 def add_derivation(database: FarmDatabase, name: str, number: int, said: Derivation) -> Derivation:
@@ -72,7 +86,7 @@ def add_derivation(database: FarmDatabase, name: str, number: int, said: Derivat
         UnavailableError: Somebody else was faster.
     """
     try:
-        database.store.create(derived_path(name, number), _encode(said))
+        database.store.create(derived_path(name, number), _DOCUMENT.encode(said))
     except AlreadyExistsError as error:
         found = find_derivation(database, name)
         # The answer to our own request may have been lost.
@@ -80,38 +94,3 @@ def add_derivation(database: FarmDatabase, name: str, number: int, said: Derivat
             message = f"{said.url} was derived by somebody else meanwhile"
             raise UnavailableError(message, hint="Try again.") from error
     return said
-
-
-def _encode(found: Derivation) -> bytes:
-    number, chain = found.behind
-    return encode_document(
-        _KIND,
-        {
-            "format": FORMAT_VERSION,
-            "url": found.url,
-            "history": found.history,
-            "start": fields.position_json(found.start) if found.start.history else None,
-            "mark": found.mark,
-            "parent": fields.origin_json(found.parent),
-            "behind": {"batch": number, "chain": chain},
-            **choice_json(found.choice),
-        },
-    )
-
-
-def _decode(data: bytes, where: str) -> Derivation:
-    return decode_document(_KIND, data, where, _read, hint="Put it back from a backup, or derive another database.")
-
-
-def _read(content: dict[str, Any]) -> Derivation:
-    fields.known_format(content, "url history start mark parent behind filters tables", "info")
-    behind = fields.as_object(content["behind"])
-    return Derivation(
-        url=fields.as_text(content["url"]),
-        history=fields.as_history(content["history"]),
-        start=Position("", 0) if content["start"] is None else fields.as_position(content["start"]),
-        choice=as_choice({"filters": content["filters"], "tables": content["tables"]}),
-        mark=fields.as_sha256(content["mark"]),
-        parent=fields.as_parent(content["parent"]),
-        behind=(fields.as_count(behind["batch"]), fields.as_text(behind["chain"])),
-    )

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
-from wlc.farm import json_fields as fields
-from wlc.farm.model import WEIGHT, Name, file_column
+from wlc.farm.json_records import record_of
+from wlc.farm.model import WEIGHT, Layout, Name, file_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from wlc.farm.model import Layout
 
 _COLUMNS = "tick bigint, schema_name varchar, table_name varchar"
 
@@ -69,7 +68,7 @@ def shown_sql(kept: Quarantined) -> str:
 def file_values(kept: Quarantined) -> str:
     """List the values of a row of `quarantine_files`, but for the last one."""
     assert kept.layout is not None
-    layout = literal(json.dumps(fields.layout_json(kept.layout)))
+    layout = literal(json.dumps(record_of(Layout).write(kept.layout)))
     return (
         f"{kept.tick}, {literal(kept.table.schema)}, {literal(kept.table.name)}, {kept.added}, {kept.removed}, {layout}"
     )
@@ -91,7 +90,7 @@ def read(
     for number, (tick, schema, table, added, removed, layout, images) in enumerate(files):
         local = work / f"quarantined {number}.parquet"
         local.write_bytes(images)
-        decoded = fields.as_layout(json.loads(layout))
+        decoded = record_of(Layout).read(json.loads(layout))
         found.append(Quarantined(tick, Name(schema, table), added, removed, decoded, local))
     return found
 

@@ -3,34 +3,75 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from wlc.farm import json_fields as fields
 from wlc.farm.beat import BEAT_S
-from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError
+from wlc.farm.json_fields import DECODER, Absent, JsonForm, JsonKey, Later, Tick, as_format
+from wlc.farm.json_records import form_of, record_of
 from wlc.farm.model import Position
 from wlr.ddl.left_out import without_counterparts
-from wlr.fold.tally import as_tally, tally_json
+from wlr.fold.tally import Tallies
 from wlr.plan.contained_transactions import NOTHING, Contained
-from wlr.plan.failure import as_failure, failure_json
-from wlr.plan.row_filters import EVERYTHING, as_filters, filters_json
+from wlr.plan.failure import Failure
+from wlr.plan.row_filters import EVERYTHING, WrittenFilters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
     from wlc.farm.attachment import Attachment
     from wlc.farm.model import Name
     from wlr.fold.tally import Held
-    from wlr.plan.failure import Failure
-    from wlr.plan.row_filters import RowFilters
     from wlr.plan.step import Step
 
 # A version that knows no filters must not roll a filtered replica forward: it would write what is kept out.
 FORMAT, FILTERED_FORMAT = 1, 2
 START = Position("", 0)
+
+
+def _as_start_or_position(value: object) -> Position:
+    found: Position | None = form_of(Position | None).read(value)
+    return START if found is None else found
+
+
+# Null at the start.
+StartOrPosition = Annotated[
+    Position,
+    JsonForm(_as_start_or_position, lambda position: record_of(Position).write(position) if position.history else None),
+]
+
+
+def _as_contained(value: object) -> Contained:
+    found: Contained | None = form_of(Contained | None).read(value)
+    return NOTHING if found is None else found
+
+
+# Null where nothing is contained.
+WrittenContained = Annotated[
+    Contained,
+    JsonForm(_as_contained, lambda found: None if found == NOTHING else record_of(Contained).write(found)),
+]
+
+
+if not TYPE_CHECKING:
+    Attachment = object
+
+
+# Most replicas choose no upstream, and need nothing of what that takes.
+def _as_attachment(value: object) -> Attachment:
+    from wlc.farm.attachment import Attachment
+
+    return record_of(Attachment).read(value)
+
+
+def _attachment_json(attachment: Attachment) -> dict[str, Any]:
+    from wlc.farm.attachment import Attachment
+
+    return record_of(Attachment).write(attachment)
+
+
+WrittenAttachment = Annotated[Attachment, JsonForm(_as_attachment, _attachment_json)]
 # Who allows direct writes, as the guard of a database records it.
 OWNER = "owner"
 
@@ -68,27 +109,27 @@ class ReplicaState:
     id: str
     master: str
     catalog: str
-    tables: tuple[str, ...] = ()
-    position: Position = START
-    batch_last: int = 0
-    clock: datetime | None = None
+    tables: Annotated[tuple[str, ...], JsonKey("patterns")] = ()
     beat_s: float = BEAT_S
     follows_beat: bool = True
-    failure: Failure | None = None
-    accepted: frozenset[int] = field(default_factory=frozenset)
-    is_unlocked: bool = False
     is_paused: bool = False
     keep: str = ""
-    digests: Mapping[Name, Held] = field(default_factory=dict)
     names_digests: bool = False
-    left_out: Mapping[str, str] = field(default_factory=dict)
     verify: str = ""
-    access: bool = False
-    open_tables: str = ""
-    swaps: bool = False
-    attachment: Attachment | None = None
-    contained: Contained = NOTHING
-    filters: RowFilters = EVERYTHING
+    access: Later[bool] = False
+    open_tables: Later[str] = ""
+    swaps: Later[bool] = False
+    attachment: Later[WrittenAttachment | None] = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    filters: Later[WrittenFilters] = EVERYTHING
+    accepted: frozenset[Tick] = frozenset()
+    failure: Failure | None = None
+    position: StartOrPosition = START
+    batch_last: int = 0
+    clock: datetime | None = None
+    digests: Tallies = field(default_factory=dict)
+    contained: Later[WrittenContained] = NOTHING
+    is_unlocked: Absent[bool] = False
 
 
 class Standing(Protocol):
@@ -126,29 +167,13 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
 # As JSON -------------------------------------------------------------------------------------------------------------
 
 
+_STANDING = frozenset({"position", "batch_last", "clock", "digests", "contained"})
+
+
 def settings_json(state: ReplicaState) -> dict[str, Any]:
     """Write what a replica remembers besides where it stands."""
-    return {
-        "format": FILTERED_FORMAT if state.filters else FORMAT,
-        "id": state.id,
-        "master": state.master,
-        "catalog": state.catalog,
-        "patterns": list(state.tables),
-        "beat_s": state.beat_s,
-        "follows_beat": state.follows_beat,
-        "is_paused": state.is_paused,
-        "keep": state.keep,
-        "names_digests": state.names_digests,
-        "verify": state.verify,
-        "access": state.access,
-        "open_tables": state.open_tables,
-        "swaps": state.swaps,
-        "attachment": _attachment_json(state.attachment) if state.attachment else None,
-        "left_out": dict(state.left_out),
-        "filters": filters_json(state.filters),
-        "accepted": sorted(state.accepted),
-        "failure": failure_json(state.failure),
-    }
+    version = FILTERED_FORMAT if state.filters else FORMAT
+    return {"format": version, **record_of(ReplicaState, _STANDING).write(state)}
 
 
 def as_settings(content: Mapping[str, Any]) -> ReplicaState:
@@ -157,97 +182,23 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
     Raises:
         ValueError, KeyError: The content is something else.
     """
-    fields.as_format(content["format"], FILTERED_FORMAT if content.get("filters") else FORMAT)
-    return ReplicaState(
-        id=fields.as_text(content["id"]),
-        master=fields.as_text(content["master"]),
-        catalog=fields.as_text(content["catalog"]),
-        tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
-        beat_s=fields.as_beat(content["beat_s"]),
-        follows_beat=fields.as_flag(content["follows_beat"]),
-        is_paused=fields.as_flag(content["is_paused"]),
-        keep=fields.as_text(content["keep"]),
-        names_digests=fields.as_flag(content["names_digests"]),
-        verify=fields.as_text(content["verify"]),
-        access=fields.as_flag(content.get("access", False)),
-        open_tables=fields.as_text(content.get("open_tables", "")),
-        swaps=fields.as_flag(content.get("swaps", False)),
-        attachment=None if content.get("attachment") is None else _as_attachment(content["attachment"]),
-        left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
-        filters=as_filters(content.get("filters")),
-        accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
-        failure=as_failure(content["failure"]),
-    )
+    return _read(content, _STANDING)
 
 
-# Most replicas choose no upstream, and need nothing of what that takes.
-def _attachment_json(attachment: Attachment) -> dict[str, Any]:
-    from wlc.farm.attachment import attachment_json
-
-    return attachment_json(attachment)
+def _read(content: Mapping[str, Any], without: frozenset[str]) -> ReplicaState:
+    as_format(content["format"], FILTERED_FORMAT if content.get("filters") else FORMAT)
+    return record_of(ReplicaState, without).read_among(dict(content))
 
 
-def _as_attachment(content: object) -> Attachment:
-    from wlc.farm.attachment import as_attachment
-
-    return as_attachment(content)
-
-
-def standing_json(standing: Standing) -> dict[str, Any]:
-    """Write where a replica stands."""
-    return {
-        "position": fields.position_json(standing.position) if standing.position.history else None,
-        "batch_last": standing.batch_last,
-        "clock": format_time(standing.clock) if standing.clock else None,
-        "digests": tally_json(standing.digests),
-        "contained": _contained_json(standing.contained),
-    }
-
-
-def as_standing(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what `standing_json` wrote, as arguments of `ReplicaState` or another class with these fields.
-
-    Raises:
-        ValueError, KeyError: The content is something else.
-    """
-    return {
-        "position": START if content["position"] is None else fields.as_position(content["position"]),
-        "batch_last": fields.as_count(content["batch_last"]),
-        "clock": None if content["clock"] is None else fields.as_time(content["clock"]),
-        "digests": as_tally(content["digests"]),
-        "contained": _as_contained(content.get("contained")),
-    }
-
-
-def _contained_json(contained: Contained) -> dict[str, Any] | None:
-    if contained == NOTHING:
-        return None
-    return {
-        "tick": contained.tick,
-        "vector": dict(sorted(contained.vector.items())),
-        "own": contained.own,
-        "proofs": list(map(fields.taken_json, contained.proofs)),
-    }
-
-
-def _as_contained(value: object) -> Contained:
-    if value is None:
-        return NOTHING
-    content = fields.as_object(value)
-    return Contained(
-        fields.as_tick(content["tick"], 0),
-        fields.as_vector(content["vector"]),
-        None if content["own"] is None else fields.as_tick(content["own"], 0),
-        tuple(map(fields.as_taken, fields.as_list(content["proofs"]))),
-    )
-
-
-# As keys and values of a table ---------------------------------------------------------------------------------------
+# Keys of the settings, for records that have them among others.
+def settings_keys() -> frozenset[str]:
+    """Return the keys of `settings_json`."""
+    return record_of(ReplicaState, _STANDING).known | {"format"}
 
 
 def encode(state: ReplicaState) -> dict[str, str]:
     """Write a state as keys and JSON texts, for the table `wlr.state` of a database."""
-    content = {**settings_json(state), **standing_json(state)}
+    content = {**settings_json(state), **record_of(ReplicaState).write(state)}
     return {key: json.dumps(value) for key, value in content.items()}
 
 
@@ -269,12 +220,10 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> Repli
         CorruptError: The values are damaged, or a newer version wrote them.
     """
     try:
-        content = {key: fields.DECODER.decode(values[key]) for key in _KEYS if key in values}
-        return replace(as_settings(content), **as_standing(content), is_unlocked=is_unlocked)
+        known = record_of(ReplicaState).known | {"format"}
+        content = {key: DECODER.decode(text) for key, text in values.items() if key in known}
+        return replace(_read(content, frozenset()), is_unlocked=is_unlocked)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CorruptError(
             f"the state of replica {place} is damaged: {error}", hint="Make the replica anew."
         ) from error
-
-
-_KEYS = tuple(encode(ReplicaState("", "", "")))

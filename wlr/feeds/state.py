@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Annotated
 
-from wlc.farm import json_fields as fields
-from wlc.farm.attachment import as_attachment, attachment_json
+from wlc.farm.attachment import Attachment
 from wlc.farm.beat import BEAT_S
-from wlc.farm.clock import format_time
-from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.model import FORMAT_VERSION, Position
+from wlc.farm.documents import Document
+from wlc.farm.json_fields import JsonForm, JsonKey, Omitted, PathText
+from wlc.farm.json_records import form_of
+from wlc.farm.model import Position
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
 
-    from wlc.farm.attachment import Attachment
+def _as_ends(value: object) -> Mapping[int, int]:
+    return dict(form_of(tuple[tuple[int, int], ...]).read(value))
 
-_KIND = "feed"
+
+# Pairs, rising.
+Ends = Annotated[Mapping[int, int], JsonForm(_as_ends, lambda ends: sorted(ends.items()))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class FeedState:
 
     name: str
     master: str
-    to: str
+    to: PathText
     tables: tuple[str, ...]
-    format: str
+    format: Annotated[str, JsonKey("form")]
     position: Position | None = None
     batch_last: int = 0
     clock: datetime | None = None
@@ -68,89 +70,20 @@ class FeedState:
     is_paused: bool = False
     beat_s: float = BEAT_S
     place: str = ""
-    ends: Mapping[int, int] = field(default_factory=dict)
     run: str = ""
-    attachment: Attachment | None = None
+    ends: Omitted[Ends] = field(default_factory=dict)
+    attachment: Omitted[Attachment | None] = None
+
+
+_DOCUMENT = Document(
+    "feed",
+    FeedState,
+    hint="Put it back from a backup together with the output, or begin a new feed: another --to.",
+)
+encode_state, decode_state = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def paused(state: FeedState | None, is_paused: bool) -> FeedState:
     """Return the state of a feed that is paused, or is not."""
     assert state is not None, "the feed was found just before"
     return replace(state, is_paused=is_paused)
-
-
-def encode_state(state: FeedState) -> bytes:
-    """Write what a feed remembers."""
-    content = {
-        "format": FORMAT_VERSION,
-        "name": state.name,
-        "master": state.master,
-        # A path need not be Unicode, a document must be.
-        "to": state.to.encode(errors="replace").decode(),
-        "tables": list(state.tables),
-        "form": state.format,
-        "position": fields.position_json(state.position) if state.position else None,
-        "batch_last": state.batch_last,
-        "clock": format_time(state.clock) if state.clock else None,
-        "history": state.history,
-        "snapshot": state.snapshot,
-        "written": list(state.written) if state.written else None,
-        "file": state.file,
-        "bytes": state.bytes,
-        "header": state.header,
-        "dropped": state.dropped,
-        "verify": state.verify,
-        "is_paused": state.is_paused,
-        "beat_s": state.beat_s,
-        "place": state.place,
-        "run": state.run,
-    }
-    if state.ends:
-        content["ends"] = [list(each) for each in sorted(state.ends.items())]
-    if state.attachment is not None:
-        content["attachment"] = attachment_json(state.attachment)
-    return encode_document(_KIND, content)
-
-
-def decode_state(data: bytes, where: str) -> FeedState:
-    """Read what a feed remembers.
-
-    Raises:
-        CorruptError: It is damaged or of an unknown version.
-    """
-    hint = "Put it back from a backup together with the output, or begin a new feed: another --to."
-    return decode_document(_KIND, data, where, _state, hint=hint)
-
-
-def _state(content: dict[str, Any]) -> FeedState:
-    known = "name master to tables form position batch_last clock history snapshot written file bytes header dropped"
-    fields.known_format(content, f"{known} verify is_paused beat_s place run", "attachment ends")
-    return FeedState(
-        name=fields.as_text(content["name"]),
-        master=fields.as_text(content["master"]),
-        to=fields.as_text(content["to"]),
-        tables=tuple(map(fields.as_text, fields.as_list(content["tables"]))),
-        format=fields.as_text(content["form"]),
-        position=None if content["position"] is None else fields.as_position(content["position"]),
-        batch_last=fields.as_count(content["batch_last"]),
-        clock=None if content["clock"] is None else fields.as_time(content["clock"]),
-        history=fields.as_text(content["history"]),
-        snapshot=None if content["snapshot"] is None else fields.as_count(content["snapshot"]),
-        written=None if content["written"] is None else _pair(content["written"]),
-        file=fields.as_count(content["file"]),
-        bytes=fields.as_count(content["bytes"]),
-        header=fields.as_text(content["header"]),
-        dropped=fields.as_count(content["dropped"]),
-        verify=fields.as_text(content["verify"]),
-        is_paused=fields.as_flag(content["is_paused"]),
-        beat_s=fields.as_beat(content["beat_s"]),
-        place=fields.as_text(content["place"]),
-        ends=dict(map(_pair, fields.as_list(content.get("ends", [])))),
-        run=fields.as_text(content["run"]),
-        attachment=as_attachment(content["attachment"]) if "attachment" in content else None,
-    )
-
-
-def _pair(value: object) -> tuple[int, int]:
-    first, second = map(fields.as_count, fields.as_list(value))
-    return first, second

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from wlc.farm.json_fields import Inline
+from wlc.farm.model import DataFile
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from wlc.dialect.duckdb.fold import TargetTable
-    from wlc.farm.model import DataFile, Ddl, Layout, Name, TableFile
-    from wlr.fold.file_rewrite import Key, Merged
+    from wlc.farm.model import Ddl, Layout, Name, TableFile
+    from wlr.fold.file_rewrite import Merged
     from wlr.plan.step import TableChange
 
 
@@ -19,9 +22,9 @@ if TYPE_CHECKING:
 class FilePart:
     """One data file of a table; `low` and `high` enclose its keys as texts, both empty for a table without a key."""
 
-    file: DataFile
-    low: Key = ()
-    high: Key = ()
+    file: Inline[DataFile]
+    low: tuple[str, ...] = ()
+    high: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

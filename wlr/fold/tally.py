@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any
 
-from wlc.farm import json_fields as fields
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import AlteredObject, CreatedObject, Digest, DroppedObject, RenamedObject
+from wlc.farm.json_fields import FieldError, Hex64, JsonForm, Omitted
+from wlc.farm.json_records import form_of, record_of
+from wlc.farm.model import AlteredObject, CreatedObject, Digest, DroppedObject, Name, RenamedObject
+from wlc.farm.names import TableName
 from wlc.farm.schema_fold import table_effects
 from wlr.fold.unfit_changes import absent
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Mapping
+    from collections.abc import Callable, Collection, Container
 
-    from wlc.farm.model import Ddl, Name
+    from wlc.farm.model import Ddl
     from wlr.plan.step import Step, TableChange
 
 
@@ -122,26 +127,37 @@ def _differs(name: Name, own: Digest, told: Digest, step: Step) -> CorruptError:
     )
 
 
-def tally_json(digests: Mapping[Name, Held]) -> list[dict[str, Any]]:
-    """Write what tables hold."""
-    return [
-        {
-            "table": fields.name_json(name),
-            **(fields.digest_json(held) if isinstance(held, Digest) else {"uncompared": held.value}),
-        }
-        for name, held in sorted(digests.items(), key=lambda item: item[0])
-    ]
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What one table holds: a digest, or why there is none."""
+
+    table: TableName
+    rows: Omitted[int | None] = None
+    sum: Omitted[Hex64 | None] = None
+    uncompared: Omitted[Annotated[Uncompared, JsonForm(Uncompared, attrgetter("value"))] | None] = None
 
 
-def as_tally(value: object) -> dict[Name, Held]:
-    """Read what `tally_json` wrote.
+def _line(name: Name, held: Held) -> _Line:
+    return _Line(name, held.rows, held.sum) if isinstance(held, Digest) else _Line(name, uncompared=held)
 
-    Raises:
-        ValueError, KeyError: It is something else.
-    """
-    found: dict[Name, Held] = {}
-    for item in fields.as_list(value):
-        content = fields.as_object(item)
-        held = Uncompared(content["uncompared"]) if "uncompared" in content else fields.as_digest(content)
-        found[fields.as_name(content["table"])] = held
+
+def _as_tally(value: object) -> dict[Name, Held]:
+    lines: tuple[_Line, ...] = form_of(tuple[_Line, ...]).read(value)
+    found = {line.table: line.uncompared or _digest(line) for line in lines}
+    if len(found) < len(lines):
+        raise FieldError("a table is there twice")
     return found
+
+
+def _digest(line: _Line) -> Digest:
+    if line.rows is None or line.sum is None:
+        raise FieldError(f"table {line.table} has neither 'rows' and 'sum' nor 'uncompared'")
+    return Digest(line.rows, line.sum)
+
+
+def _tally_json(digests: Mapping[Name, Held]) -> list[dict[str, Any]]:
+    return [record_of(_Line).write(_line(name, digests[name])) for name in sorted(digests)]
+
+
+# In order of the names.
+Tallies = Annotated[Mapping[Name, Held], JsonForm(_as_tally, _tally_json)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wlc.farm.json_fields import TickFrom0, Ticks
 from wlc.farm.log_columns import PlainRun, parts_of
+from wlc.farm.model import Taken
 from wlc.farm.vectors import raised
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from wlc.farm.model import Batch, Manifest, Taken, Transaction
+    from wlc.farm.model import Batch, Manifest, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,9 @@ class Contained:
         proofs: The newest position read in each other site's log.
     """
 
-    tick: int = 0
-    vector: Mapping[str, int] = field(default_factory=dict)
-    own: int | None = 0
+    tick: TickFrom0 = 0
+    vector: Ticks = field(default_factory=dict)
+    own: TickFrom0 | None = 0
     proofs: tuple[Taken, ...] = ()
 
 

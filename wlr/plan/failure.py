@@ -5,16 +5,15 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
 
-from wlc.farm import json_fields as fields
-from wlc.farm.clock import format_time
 from wlc.farm.human_form import ForPeople
+from wlc.farm.json_fields import Later, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
 
 # How the operating system and DuckDB report a full disk.
@@ -33,13 +32,13 @@ class Failure(ForPeople):
         remedy: What to do about it in the replica; None if that is unknown.
     """
 
-    tick: int
+    tick: Tick
     table: str | None
     key: str | None
     cause: str
     at: datetime
-    obstacle: str | None = None
-    remedy: str | None = None
+    obstacle: Later[str | None] = None
+    remedy: Later[str | None] = None
 
     @property
     def reason(self) -> str:
@@ -49,29 +48,6 @@ class Failure(ForPeople):
     def __str__(self) -> str:
         where = f", table {self.table}" if self.table else ""
         return f"transaction {self.tick}{where}{f', {self.key}' if self.key else ''}: {self.reason}"
-
-
-def failure_json(failure: Failure | None) -> dict[str, Any] | None:
-    """Write a failure."""
-    return None if failure is None else {**asdict(failure), "at": format_time(failure.at)}
-
-
-def as_failure(value: object) -> Failure | None:
-    """Read what `failure_json` wrote.
-
-    Raises:
-        ValueError, KeyError: The value is something else.
-    """
-    if value is None:
-        return None
-    content = fields.as_object(value)
-    table, key = (None if content[name] is None else fields.as_text(content[name]) for name in ("table", "key"))
-    cause, at = fields.as_text(content["cause"]), fields.as_time(content["at"])
-    obstacle, remedy = (None if (text := content.get(name)) is None else fields.as_text(text) for name in _OWN)
-    return Failure(fields.as_tick(content["tick"]), table, key, cause, at, obstacle, remedy)
-
-
-_OWN = ("obstacle", "remedy")
 
 
 @dataclass(frozen=True, slots=True)

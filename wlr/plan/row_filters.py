@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from wlc.farm import json_fields as fields
 from wlc.farm import table_names
 from wlc.farm.did_you_mean import alike, tables_meant
 from wlc.farm.errors import InvalidError
+from wlc.farm.json_fields import Absent, JsonForm
+from wlc.farm.json_records import form_of, record_of
 from wlc.farm.model import Column, Layout, Name
+from wlc.farm.names import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +41,13 @@ class Mask:
         return f"{self.column} = {self.kind}{':' if self.kind in (CONSTANT, TRUNCATE) else ''}{self.value}"
 
 
+def _as_mask(value: object) -> Mask:
+    return Mask(*form_of(tuple[str, str, str]).read(value))
+
+
+ListedMask = Annotated[Mask, JsonForm(_as_mask, lambda mask: [mask.column, mask.kind, mask.value])]
+
+
 @dataclass(frozen=True, slots=True)
 class TableFilter:
     """What a replica holds of one table.
@@ -49,10 +58,10 @@ class TableFilter:
         masks: What some of them hold instead.
     """
 
-    table: Name
+    table: TableName
     where: str = ""
     columns: tuple[str, ...] = ()
-    masks: tuple[Mask, ...] = ()
+    masks: tuple[ListedMask, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"where {self.where}"] if self.where else []
@@ -123,7 +132,7 @@ class RowFilters:
     tables: tuple[TableFilter, ...] = ()
     key_file: str = ""
     key_mark: str = ""
-    changes: bool = False
+    changes: Absent[bool] = False
     _by_name: dict[tuple[bytes, bytes], TableFilter] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +189,17 @@ class RowFilters:
 
 
 EVERYTHING = RowFilters()
+
+
+def _as_filters(value: object) -> RowFilters:
+    found: RowFilters | None = form_of(RowFilters | None).read(value)
+    return found or EVERYTHING
+
+
+# Null where there are none.
+WrittenFilters = Annotated[
+    RowFilters, JsonForm(_as_filters, lambda filters: record_of(RowFilters).write(filters) if filters else None)
+]
 
 
 # As options ----------------------------------------------------------------------------------------------------------
@@ -261,42 +281,3 @@ def _mask(said: str, text: str) -> Mask:
     ):
         raise InvalidError(f"--mask {text!r} is invalid", hint=f"A mask is {_KINDS}: --mask 'users: email = null'")
     return Mask(_plain(column), kind, value)
-
-
-# As JSON -------------------------------------------------------------------------------------------------------------
-
-
-def filters_json(filters: RowFilters) -> dict[str, Any] | None:
-    """Write filters; None if there are none."""
-    if not filters:
-        return None
-    return {
-        "tables": [
-            {
-                "table": fields.name_json(each.table),
-                "where": each.where,
-                "columns": list(each.columns),
-                "masks": [[mask.column, mask.kind, mask.value] for mask in each.masks],
-            }
-            for each in filters.tables
-        ],
-        "key_file": filters.key_file,
-        "key_mark": filters.key_mark,
-    }
-
-
-def as_filters(value: object) -> RowFilters:
-    """Read what `filters_json` wrote.
-
-    Raises:
-        ValueError, KeyError, TypeError: It is something else.
-    """
-    if value is None:
-        return EVERYTHING
-    content = fields.as_object(value)
-    tables = []
-    for item in map(fields.as_object, fields.as_list(content["tables"])):
-        masks = tuple(Mask(*map(fields.as_text, fields.as_list(mask))) for mask in fields.as_list(item["masks"]))
-        columns = tuple(map(fields.as_text, fields.as_list(item["columns"])))
-        tables.append(TableFilter(fields.as_name(item["table"]), fields.as_text(item["where"]), columns, masks))
-    return RowFilters(tuple(tables), fields.as_text(content["key_file"]), fields.as_text(content["key_mark"]))

@@ -25,21 +25,11 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect import types
 from wlc.dialect.sql import literal, quote
 from wlc.farm.clock import format_time, read_time
-from wlc.farm.ddl_fields import as_ddl, ddl_json
 from wlc.farm.errors import InvalidError
-from wlc.farm.json_fields import (
-    ENCODER,
-    as_layout,
-    as_name,
-    as_origin,
-    as_sequence,
-    as_taken,
-    layout_json,
-    name_json,
-    origin_json,
-    sequence_json,
-)
+from wlc.farm.json_fields import ENCODER
+from wlc.farm.json_records import record_of
 from wlc.farm.model import Clear, Ddl, Layout, Name, Origin, SequencePosition, Taken
+from wlc.farm.names import as_name, name_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -247,7 +237,7 @@ def add_layout(connection: duckdb.DuckDBPyConnection, table: CapturedTable) -> N
     connection.execute(
         f"CREATE TABLE {table.images} (_tick BIGINT, _weight TINYINT, _rowid BIGINT, _meta VARCHAR{columns})"
     )
-    layout = json.dumps(layout_json(table.layout))
+    layout = json.dumps(record_of(Layout).write(table.layout))
     connection.execute(
         f"INSERT INTO {quote(table.catalog)}.wlc.layouts VALUES (?, ?, ?, ?)",
         [table.id, table.name.schema, table.name.name, layout],
@@ -259,7 +249,9 @@ def read_layouts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[in
     rows = connection.execute(
         f"SELECT id, schema_name, table_name, layout FROM {quote(catalog)}.wlc.layouts ORDER BY id"
     ).fetchall()
-    return {id_: (Name(schema, table), as_layout(json.loads(layout))) for id_, schema, table, layout in rows}
+    return {
+        id_: (Name(schema, table), record_of(Layout).read(json.loads(layout))) for id_, schema, table, layout in rows
+    }
 
 
 def images_sql(catalog: str, layout: int) -> str:
@@ -303,9 +295,9 @@ def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -
         read_time(content["started"]),
         None if committed is None else read_time(committed),
         records,
-        as_origin(content.get("origin")),
+        record_of(Origin).read(content["origin"]) if "origin" in content else None,
         content.get("after"),
-        as_taken(content["proof"]) if "proof" in content else None,
+        record_of(Taken).read(content["proof"]) if "proof" in content else None,
     )
 
 
@@ -348,7 +340,7 @@ def _header_json(entry: JournalEntry) -> dict[str, Any]:
     committed = None if entry.committed is None else format_time(entry.committed)
     content: dict[str, Any] = {"user": entry.user, "started": format_time(entry.started), "committed": committed}
     if entry.origin is not None:
-        content["origin"] = origin_json(entry.origin)
+        content["origin"] = record_of(Origin).write(entry.origin)
     if entry.after:
         content["after"] = entry.after
     if entry.proof is not None:
@@ -361,17 +353,13 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
         case JournalledImages(table, layout, added, removed, packed):
             change = {"id": layout, "table": name_json(table), "added": added, "removed": removed}
             return {"change": change | ({"packed": packed} if packed else {})}
-        case Clear(table, removed):
-            return {"clear": {"table": name_json(table), "removed": removed}}
-        case SequencePosition():
-            return {"sequence": sequence_json(record)}
+        case Clear() | SequencePosition() | Ddl():
+            return {_KINDS[type(record)]: record_of(type(record)).write(record)}
         case JournalledReads(table, layout, rows, exclusive):
             return {"read": {"id": layout, "table": name_json(table), "rows": rows, "exclusive": exclusive}}
         case JournalledRefresh(table, layout, rows, absent, kept):
             told = {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}
             return {"refresh": told | ({"kept": True} if kept else {})}
-        case Ddl():
-            return {"ddl": ddl_json(record)}
 
 
 def _as_record(content: dict[str, Any]) -> JournalRecord:
@@ -379,10 +367,6 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
         change = content["change"]
         counts = change["added"], change["removed"], change.get("packed", 0)
         return JournalledImages(as_name(change["table"]), change["id"], *counts)
-    if "clear" in content:
-        return Clear(as_name(content["clear"]["table"]), content["clear"]["removed"])
-    if "sequence" in content:
-        return as_sequence(content["sequence"])
     if "read" in content:
         read = content["read"]
         return JournalledReads(as_name(read["table"]), read["id"], read["rows"], read["exclusive"])
@@ -390,4 +374,9 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
         told = content["refresh"]
         is_kept = told.get("kept", False)
         return JournalledRefresh(as_name(told["table"]), told["id"], told["rows"], told["absent"], is_kept)
-    return as_ddl(content["ddl"])
+    ((kind, record),) = content.items()
+    return record_of(_RECORDS[kind]).read(record)
+
+
+_RECORDS: dict[str, type[JournalRecord]] = {"clear": Clear, "sequence": SequencePosition, "ddl": Ddl}
+_KINDS = {record: kind for kind, record in _RECORDS.items()}

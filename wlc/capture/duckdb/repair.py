@@ -20,8 +20,8 @@ from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal
 from wlc.farm import digest
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.json_fields import as_position
-from wlc.farm.model import Clear, DbObject, Ddl, DroppedObject
+from wlc.farm.json_records import record_of
+from wlc.farm.model import Clear, DbObject, Ddl, DroppedObject, Position
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _refuse_site(shared: Shared) -> None:
 def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, published: Path) -> None:
     try:
         (text,) = connection.execute(f"SELECT value FROM {_PUBLISHED}.wlr.state WHERE key = 'position'").fetchall()[0]
-        position = as_position(json.loads(text))
+        position = record_of(Position).read(json.loads(text))
     except (duckdb.CatalogException, IndexError, KeyError, ValueError) as error:
         raise InvalidError(f"{published} is no replica", hint="wlc repair SOURCE makes one itself") from error
     state = shared.require_state()

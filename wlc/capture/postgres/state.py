@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.farm.json_fields import as_digests, digests_json
+from wlc.farm.names import as_digests, digests_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

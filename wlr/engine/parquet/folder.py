@@ -17,18 +17,18 @@ import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from wlc.farm import json_fields as fields
 from wlc.farm import paths
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
+from wlc.farm.json_fields import JsonForm, JsonKey, Presence, RelativePath, Sha256
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import ConflictError, MissingError, open_store
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.contract import no_replica
 from wlr.engine.parquet.version import ANEW, Version, decode_version, encode_version
-from wlr.engine.state import as_settings, settings_json
+from wlr.engine.state import ReplicaState, as_settings, settings_json, settings_keys
 from wlr.engine.table_files import DATA
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.lease import Lease
     from wlc.farm.store import Store
-    from wlr.engine.state import ReplicaState
 
 POINTER = "wlr.pointer"
 LEASE = "wlr.lease"
@@ -58,10 +57,14 @@ class Pointer:
         state: Position, clock and last tick of its batch are those of the manifest.
     """
 
-    manifest: str
-    sha256: str
+    manifest: RelativePath
+    sha256: Annotated[Sha256, JsonKey("manifest_sha256")]
     run: str
-    state: ReplicaState
+    state: Annotated[ReplicaState, Presence.INLINE, JsonForm(as_settings, settings_json, settings_keys())]
+
+
+_DOCUMENT = Document("pointer", Pointer, format=None, hint=ANEW)
+encode_pointer, decode_pointer = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 class LakeFolder:
@@ -282,30 +285,6 @@ def tick_of(path: str) -> int | None:
 
 
 # The pointer ---------------------------------------------------------------------------------------------------------
-
-
-def encode_pointer(pointer: Pointer) -> bytes:
-    """Write a pointer as the bytes of its file."""
-    return encode_document(
-        "pointer",
-        {
-            "manifest": pointer.manifest,
-            "manifest_sha256": pointer.sha256,
-            "run": pointer.run,
-            **settings_json(pointer.state),
-        },
-    )
-
-
-def decode_pointer(data: bytes, where: str) -> Pointer:
-    """Read and check a pointer; the state in it lacks what the manifest says."""
-
-    def read(content: dict[str, Any]) -> Pointer:
-        state = as_settings(content)
-        manifest, sha256 = fields.as_text(content["manifest"]), fields.as_sha256(content["manifest_sha256"])
-        return Pointer(paths.check_relative(manifest, where), sha256, fields.as_text(content["run"]), state)
-
-    return decode_document("pointer", data, where, read, hint=ANEW)
 
 
 def with_version(state: ReplicaState, version: Version) -> ReplicaState:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from wlc.farm import json_fields as fields
-from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
+from wlc.farm.json_fields import JsonKey
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.store import AlreadyExistsError
 from wlc.farm.versioned import VersionedObject
@@ -55,28 +55,37 @@ _ENTRY = re.compile(r"(.+/)_delta_log/(\d{20})(\.checkpoint\.parquet|\.json)")
 
 
 @dataclass(frozen=True, slots=True)
-class LevelLogs:
-    """The logs, by folder, when they were level with a manifest.
+class LevelLog:
+    """A log without its files, which are those of a manifest; `files` says how many."""
 
-    Attributes:
-        logs: Without files, which are those of the manifest; `counts` says how many.
-    """
+    folder: str
+    version: int
+    files: int
+    id: str
+    schema_sum: Annotated[str, JsonKey("schema")]
+    has_ntz: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLogs:
+    """The logs, by folder, when they were level with a manifest."""
 
     manifest: str
-    logs: Mapping[str, DeltaLog]
-    counts: Mapping[str, int]
+    logs: tuple[LevelLog, ...]
 
     def logs_of(self, contents: Mapping[str, DeltaContent]) -> dict[str, DeltaLog] | None:
         """Return the logs with the files of that manifest; None if another version put them there by other rules."""
-        if not contents.keys() <= self.logs.keys():
-            return None
         logs = {}
-        for folder, log in self.logs.items():
-            content = contents.get(folder, NOTHING)
-            if self.counts[folder] != len(content.files) or not log.has_schema_of(content):
+        for each in self.logs:
+            content = contents.get(each.folder, NOTHING)
+            log = DeltaLog(each.version, each.id, each.schema_sum, each.has_ntz, frozenset(content.files))
+            if each.files != len(content.files) or not log.has_schema_of(content):
                 return None
-            logs[folder] = replace(log, files=frozenset(content.files))
-        return logs
+            logs[each.folder] = log
+        return logs if contents.keys() <= logs.keys() else None
+
+
+_DOCUMENT = Document("open", LevelLogs, format=None, hint=ANEW)
 
 
 def is_of_open_table(what: str) -> bool:
@@ -126,10 +135,11 @@ class OpenTables:
         moment = DeltaMoment(version.made, version.position.tick, version.position.history, manifest)
         for folder in sorted(self._logs.keys() | contents.keys()):
             self._write(folder, contents.get(folder, NOTHING), moment)
-        counts = {folder: len(log.files) for folder, log in self._logs.items()}
-        level = LevelLogs(
-            manifest, {folder: replace(log, files=frozenset()) for folder, log in self._logs.items()}, counts
+        logs = (
+            LevelLog(folder, log.version, len(log.files), log.id, log.schema_sum, log.has_ntz)
+            for folder, log in sorted(self._logs.items())
         )
+        level = LevelLogs(manifest, tuple(logs))
         self._marker.change(lambda _: level)
         self._level = manifest
 
@@ -147,7 +157,7 @@ class OpenTables:
     @property
     def _marker(self) -> VersionedObject[LevelLogs]:
         where = f"{self._folder.url}/{MARKER}"
-        return VersionedObject(self._store, MARKER, _encode, lambda data: _decode(data, where))
+        return VersionedObject(self._store, MARKER, _DOCUMENT.encode, lambda data: _DOCUMENT.decode(data, where))
 
     def _write(self, folder: str, content: DeltaContent, moment: DeltaMoment) -> None:
         assert self._logs is not None
@@ -235,32 +245,3 @@ def _divided(version: Version) -> tuple[dict[str, DeltaContent], dict[str, str]]
 
 def _path(folder: str, version: int, suffix: str = ".json") -> str:
     return f"{folder}{LOG}{version:020d}{suffix}"
-
-
-def _encode(level: LevelLogs) -> bytes:
-    logs = [
-        {
-            "folder": folder,
-            "version": log.version,
-            "files": level.counts[folder],
-            "id": log.id,
-            "schema": log.schema_sum,
-            "has_ntz": log.has_ntz,
-        }
-        for folder, log in sorted(level.logs.items())
-    ]
-    return encode_document("open", {"manifest": level.manifest, "logs": logs})
-
-
-def _decode(data: bytes, where: str) -> LevelLogs:
-    def read(content: dict[str, Any]) -> LevelLogs:
-        logs, counts = {}, {}
-        for listed in map(fields.as_object, fields.as_list(content["logs"])):
-            version, has_ntz = fields.as_count(listed["version"]), fields.as_flag(listed["has_ntz"])
-            identity, schema = fields.as_text(listed["id"]), fields.as_text(listed["schema"])
-            folder = fields.as_text(listed["folder"])
-            logs[folder] = DeltaLog(version, identity, schema, has_ntz)
-            counts[folder] = fields.as_count(listed["files"])
-        return LevelLogs(fields.as_text(content["manifest"]), logs, counts)
-
-    return decode_document("open", data, where, read, hint=ANEW)

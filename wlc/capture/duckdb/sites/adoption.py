@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb.statements import GUARD
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
-from wlc.farm.json_fields import as_position
+from wlc.farm.json_records import record_of
 from wlc.farm.model import Position
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def position(connection: duckdb.DuckDBPyConnection, catalog: str) -> Position | 
             hint="make a new one: wlr replicate DB --into FILE",
         )
     content = json.loads(values["position"])
-    return as_position(content) if content else Position("", 0)
+    return record_of(Position).read(content) if content else Position("", 0)
 
 
 def release(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
