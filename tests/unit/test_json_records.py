@@ -406,6 +406,16 @@ def test_every_fault_of_every_key_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WALKED)
+def test_what_readers_ignore_is_called_info(name: str) -> None:
+    walked = WALKED[name]
+    text = json.dumps(walked.content | {"info": {"of": "a version to come"}})
+    if getattr(walked.cls, "may_have_info", False):
+        walked.decode(text)
+    else:
+        assert refused(walked, text, ("info",))
+
+
+@pytest.mark.parametrize("name", WALKED)
 def test_an_unknown_key_is_refused_in_every_object(name: str) -> None:
     walked = WALKED[name]
     found = [place.path[:-1] for place in places(walked.cls, walked.content) if place.presence is not None]

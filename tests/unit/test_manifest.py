@@ -74,29 +74,10 @@ def test_any_damage_is_corrupt(data: st.DataObject) -> None:
             decode_manifest(damaged, "x")
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.sampled_from(sorted(json.loads(encode_manifest(MANIFEST))["manifest"])), json_values)
-def test_a_forged_value_is_corrupt_or_can_be_written_again(key: str, value: object) -> None:
-    try:
-        manifest = decode_manifest(forged({key: value}), "x")
-    except CorruptError:
-        return
-    assert decode_manifest(encode_manifest(manifest), "x") == manifest
-
-
 @pytest.mark.parametrize(
     "change, said",
     [
         ({"format": 2}, "format 2 is unknown, this version reads 1"),
-        ({"database": "a/b"}, "cannot name a database"),
-        ({"position": {"history": "h", "tick": -1, "batch": 0, "chain": ""}}, "-1 is not a tick"),
-        ({"clock": "now"}, "'now' is not a time"),
         ({"vector": {"a b": 1}}, "id of a history"),
     ],
 )
