@@ -141,7 +141,7 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (code, "1 of 2 places could not be filled" in err, edge in out) == (75, True, True)
     assert told("push", edge, "remove", "nowhere")[0] == told("push", edge)[0] == 0
     assert "has no entry 'nowhere'" in told("push", edge, "remove", "nowhere")[2]
-    with pytest.raises(CorruptError, match="it is the entry 'e'"):
+    with pytest.raises(CorruptError, match="it is push 'e'"):
         decode_push((tmp_path / "edge/shop/pushes/e.json").read_bytes(), "pushes/f.json")
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from wlc.farm.documents import Document
 from wlc.farm.errors import InvalidError
-from wlc.farm.json_fields import FieldError
 from wlc.farm.model import Manifest
-from wlc.farm.paths import parse_snapshot_data_path
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -15,7 +13,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     Raises:
         InvalidError: The manifest contradicts itself, so that no reader would take it.
     """
-    if problem := _problem(manifest):
+    if problem := manifest.problem:
         raise InvalidError(f"snapshot of {manifest.database} at {manifest.position} cannot be published: {problem}")
     try:
         return _DOCUMENT.encode(manifest)
@@ -36,22 +34,4 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     return _DOCUMENT.decode(data, path)
 
 
-def _problem(manifest: Manifest) -> str | None:
-    tables = [table.table for table in manifest.tables]
-    paths = [file.path for table in manifest.tables for file in table.files]
-    if len(set(tables)) != len(tables) or len(set(paths)) != len(paths):
-        return "a table or a data file occurs twice"
-    # Replicas keep their own tables there.
-    if own := [table for table in tables if table.schema.lower() in ("wlc", "wlr")]:
-        return f"table {own[0]} cannot be part of a snapshot"
-    if wrong := [path for path in paths if parse_snapshot_data_path(path) is None]:
-        return f"{wrong[0]!r} is not a data file of a snapshot"
-    return None
-
-
-def _check(manifest: Manifest) -> None:
-    if problem := _problem(manifest):
-        raise FieldError(problem)
-
-
-_DOCUMENT = Document("manifest", Manifest, check=_check, may_be_signed=True)
+_DOCUMENT = Document("manifest", Manifest, may_be_signed=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, ClassVar
 
+# Parts of these values that have files of their own are imported from here like the others.
 from wlc.farm.ddl_fields import AlteredObject as AlteredObject
 from wlc.farm.ddl_fields import Check as Check
 from wlc.farm.ddl_fields import ColumnStep as ColumnStep
@@ -48,6 +49,7 @@ from wlc.farm.json_records import form_of, record_of
 from wlc.farm.names import Digest as Digest
 from wlc.farm.names import Digests, ObjectName, TableName
 from wlc.farm.names import Name as Name
+from wlc.farm.paths import parse_snapshot_data_path
 
 # In data files: 1 for a row that was added, -1 for one that was removed.
 WEIGHT = "_weight"
@@ -425,3 +427,17 @@ class Manifest:
     sequences: tuple[SequencePosition, ...] = ()
     vector: Ticks = field(default_factory=dict)
     digests: Later[Digests] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str | None:
+        """How the manifest contradicts itself, None if it does not."""
+        tables = [table.table for table in self.tables]
+        paths = [file.path for table in self.tables for file in table.files]
+        if len(set(tables)) != len(tables) or len(set(paths)) != len(paths):
+            return "a table or a data file occurs twice"
+        # Replicas keep their own tables there.
+        if own := [table for table in tables if table.schema.lower() in ("wlc", "wlr")]:
+            return f"table {own[0]} cannot be part of a snapshot"
+        if wrong := [path for path in paths if parse_snapshot_data_path(path) is None]:
+            return f"{wrong[0]!r} is not a data file of a snapshot"
+        return None
