@@ -167,6 +167,15 @@ def _compiled(cls: Any, without: frozenset[str]) -> Record[Any]:
     return Record(cls, tuple(_member(each, hints[each.name], without) for each in fields(cls) if each.init))
 
 
+def null_for(empty: T, is_empty: Callable[[T], bool]) -> JsonForm:
+    """Return the form of a dataclass that is null in place of an empty instance."""
+    record = record_of(type(empty))
+    return JsonForm(
+        lambda value: empty if value is None else record.read(value),
+        lambda value: None if is_empty(value) else record.write(value),
+    )
+
+
 def _member(field: Field[Any], hint: Any, without: frozenset[str]) -> RecordField:
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     key = next((mark.name for mark in marks if isinstance(mark, JsonKey)), field.name)

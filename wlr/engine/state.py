@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import CorruptError
 from wlc.farm.json_fields import DECODER, Absent, JsonForm, JsonKey, Later, Tick, as_format
-from wlc.farm.json_records import form_of, record_of
+from wlc.farm.json_records import null_for, record_of
 from wlc.farm.model import Position
 from wlr.ddl.left_out import without_counterparts
 from wlr.fold.tally import Tallies
@@ -30,35 +30,15 @@ FORMAT, FILTERED_FORMAT = 1, 2
 START = Position("", 0)
 
 
-def _as_start_or_position(value: object) -> Position:
-    found: Position | None = form_of(Position | None).read(value)
-    return START if found is None else found
-
-
-# Null at the start.
-StartOrPosition = Annotated[
-    Position,
-    JsonForm(_as_start_or_position, lambda position: record_of(Position).write(position) if position.history else None),
-]
-
-
-def _as_contained(value: object) -> Contained:
-    found: Contained | None = form_of(Contained | None).read(value)
-    return NOTHING if found is None else found
-
-
-# Null where nothing is contained.
-WrittenContained = Annotated[
-    Contained,
-    JsonForm(_as_contained, lambda found: None if found == NOTHING else record_of(Contained).write(found)),
-]
-
-
+# Who allows direct writes, as the guard of a database records it.
+OWNER = "owner"
+StartOrPosition = Annotated[Position, null_for(START, lambda position: not position.history)]
+WrittenContained = Annotated[Contained, null_for(NOTHING, NOTHING.__eq__)]
 if not TYPE_CHECKING:
+    # Most replicas choose no upstream, and need nothing of what that takes.
     Attachment = object
 
 
-# Most replicas choose no upstream, and need nothing of what that takes.
 def _as_attachment(value: object) -> Attachment:
     from wlc.farm.attachment import Attachment
 
@@ -72,8 +52,6 @@ def _attachment_json(attachment: Attachment) -> dict[str, Any]:
 
 
 WrittenAttachment = Annotated[Attachment, JsonForm(_as_attachment, _attachment_json)]
-# Who allows direct writes, as the guard of a database records it.
-OWNER = "owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +144,17 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
 
 # As JSON -------------------------------------------------------------------------------------------------------------
 
-
 _STANDING = frozenset({"position", "batch_last", "clock", "digests", "contained"})
 
 
 def settings_json(state: ReplicaState) -> dict[str, Any]:
     """Write what a replica remembers besides where it stands."""
+    return _json(state, _STANDING)
+
+
+def _json(state: ReplicaState, without: frozenset[str] = frozenset()) -> dict[str, Any]:
     version = FILTERED_FORMAT if state.filters else FORMAT
-    return {"format": version, **record_of(ReplicaState, _STANDING).write(state)}
+    return {"format": version, **record_of(ReplicaState, without).write(state)}
 
 
 def as_settings(content: Mapping[str, Any]) -> ReplicaState:
@@ -185,12 +166,11 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
     return _read(content, _STANDING)
 
 
-def _read(content: Mapping[str, Any], without: frozenset[str]) -> ReplicaState:
+def _read(content: Mapping[str, Any], without: frozenset[str] = frozenset()) -> ReplicaState:
     as_format(content["format"], FILTERED_FORMAT if content.get("filters") else FORMAT)
     return record_of(ReplicaState, without).read_among(dict(content))
 
 
-# Keys of the settings, for records that have them among others.
 def settings_keys() -> frozenset[str]:
     """Return the keys of `settings_json`."""
     return record_of(ReplicaState, _STANDING).known | {"format"}
@@ -198,8 +178,7 @@ def settings_keys() -> frozenset[str]:
 
 def encode(state: ReplicaState) -> dict[str, str]:
     """Write a state as keys and JSON texts, for the table `wlr.state` of a database."""
-    content = {**settings_json(state), **record_of(ReplicaState).write(state)}
-    return {key: json.dumps(value) for key, value in content.items()}
+    return {key: json.dumps(value) for key, value in _json(state).items()}
 
 
 def changed(before: ReplicaState, now: ReplicaState) -> dict[str, str]:
@@ -222,7 +201,7 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> Repli
     try:
         known = record_of(ReplicaState).known | {"format"}
         content = {key: DECODER.decode(text) for key, text in values.items() if key in known}
-        return replace(_read(content, frozenset()), is_unlocked=is_unlocked)
+        return replace(_read(content), is_unlocked=is_unlocked)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CorruptError(
             f"the state of replica {place} is damaged: {error}", hint="Make the replica anew."

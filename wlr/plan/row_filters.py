@@ -10,7 +10,7 @@ from wlc.farm import table_names
 from wlc.farm.did_you_mean import alike, tables_meant
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_fields import Absent, JsonForm
-from wlc.farm.json_records import form_of, record_of
+from wlc.farm.json_records import form_of, null_for
 from wlc.farm.model import Column, Layout, Name
 from wlc.farm.names import TableName
 
@@ -189,17 +189,7 @@ class RowFilters:
 
 
 EVERYTHING = RowFilters()
-
-
-def _as_filters(value: object) -> RowFilters:
-    found: RowFilters | None = form_of(RowFilters | None).read(value)
-    return found or EVERYTHING
-
-
-# Null where there are none.
-WrittenFilters = Annotated[
-    RowFilters, JsonForm(_as_filters, lambda filters: record_of(RowFilters).write(filters) if filters else None)
-]
+WrittenFilters = Annotated[RowFilters, null_for(EVERYTHING, lambda filters: not filters)]
 
 
 # As options ----------------------------------------------------------------------------------------------------------
