@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from wlc.farm.json_fields import (
@@ -34,6 +35,7 @@ _OPTIONAL = {
     ("altered", "MATERIALIZED VIEW"): frozenset({"columns"}),
     ("altered", "TYPE"): frozenset({"columns", "values"}),
 }
+_OF_SOME = frozenset().union(*_OPTIONAL.values())
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -167,16 +169,21 @@ class AlteredObject:
 DdlEffect = CreatedObject | DroppedObject | RenamedObject | AlteredObject
 
 
+@cache
+def _any_effect() -> JsonForm:
+    return form_of(DdlEffect)
+
+
 def as_effect(value: object) -> DdlEffect:
     """Return one thing that a statement did."""
     content = as_object(value)
-    effect: DdlEffect = form_of(DdlEffect).read(content)
+    effect: DdlEffect = _any_effect().read(content)
     verb, kind = record_of(type(effect)).keys[0], effect.object.kind
-    for key in content.keys() - {verb, "replaces", "to", "of"} - _OPTIONAL.get((verb, kind), frozenset()):
-        raise FieldError(f"key {short(key)} is unknown for {kind}")
+    if unfit := (content.keys() & _OF_SOME) - _OPTIONAL.get((verb, kind), frozenset()):
+        raise FieldError(f"key {short(min(unfit))} is unknown for {kind}")
     if (kind in _PARTS) != (effect.of is not None):
         raise FieldError(f"{short(value)} says {'nothing' if effect.of is None else 'something'} of a table around it")
     return effect
 
 
-WrittenEffect = Annotated[DdlEffect, JsonForm(as_effect, lambda effect: form_of(DdlEffect).write(effect))]
+WrittenEffect = Annotated[DdlEffect, JsonForm(as_effect, lambda effect: record_of(type(effect)).write(effect))]
