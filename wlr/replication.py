@@ -19,6 +19,8 @@ from wlc.farm.registry import this_host
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tags import find_tag
+from wlc.tiers.attaching import read_through, say_paused
+from wlc.tiers.attachment_options import attachment_of, detach
 from wlr.engine.adapters import target_at
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
@@ -179,7 +181,7 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         if not self.is_dry_run and self.state is not None and self.state.attachment is not None:
-            wlc.detach(database, self.state.attachment, attachment, self.state.id)
+            detach(database, self.state.attachment, attachment, self.state.id)
         if attachment is None:
             return self.run(database)
         if not self.registers or self.is_dry_run:
@@ -188,7 +190,7 @@ class _Job:
         job = self if self.state else replace(self, identity=_id_of(self.target))
         state = self.state or ReplicaState(job.identity, database.url, "")
         me = as_replica(state, self.target, self.asked.delay_s)
-        return wlc.read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
+        return read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
 
     def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
         # An upstream that failed may have left a replica, and a replica may have come further.
@@ -272,7 +274,7 @@ def _attachment(
     if (before, upstream, class_name, registry) == (None,) * 4:
         return None
     reads = job.state.master if job.state else database.url
-    wanted = wlc.attachment_of(database, before, upstream, class_name, registry, reads)
+    wanted = attachment_of(database, before, upstream, class_name, registry, reads)
     if wanted is None and class_name is not None:
         raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
     if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not job.registers:
@@ -293,7 +295,7 @@ def _paused(
 ) -> Replicated:
     """Do nothing but say that the replica is there."""
     if registers:
-        wlc.say_paused(database, as_replica(state, target), state.attachment, keepalive)
+        say_paused(database, as_replica(state, target), state.attachment, keepalive)
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
 
 

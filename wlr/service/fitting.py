@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import wlc
 from wlc.farm.byte_count import parse_rate
 from wlc.farm.errors import InvalidError
 from wlc.farm.keep_policy import KeepPolicy, checked
 from wlc.farm.paths import check_database_name, feed_path
 from wlc.farm.seal.keys import KINDS, read_key_file
 from wlc.farm.store import open_store
+from wlc.masters.running import check_run
 from wlr.engine.adapters import target_at
 from wlr.feeding import feed_start
 from wlr.feeds.adapters import OutputSettings, output_at
@@ -46,7 +46,7 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
     if isinstance(item, DatabaseItem):
         yield from _of_database(item)
     elif isinstance(item, MasterItem):
-        yield "source", partial(wlc.check_run, item.source)
+        yield "source", partial(check_run, item.source)
     elif isinstance(item, ReplicaItem):
         yield from _of_replica(item, farm)
     elif isinstance(item, FeedItem):
