@@ -22,6 +22,7 @@ from wlc.farm.tags import find_tag
 from wlc.tiers.attaching import read_through, say_paused
 from wlc.tiers.attachment_options import attachment_of, detach
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import DatabaseFile, Lake, Roles
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.patterns import described, listed
@@ -251,9 +252,11 @@ def _found(
         message = "--adopt and --swap exclude each other: what the owner writes would be lost with the next swap"
         raise InvalidError(message, hint="Give one of them.")
     if adopts:
-        target.adopt()
-    if swaps is not None:
-        target.set_swaps(swaps)
+        DatabaseFile.required(target, "--adopt").adopt()
+    never = "Leave --swap out: readers of such a replica are never blocked."
+    file = DatabaseFile.required(target, "--swap", never) if swaps else DatabaseFile.of(target)
+    if file is not None and swaps is not None:
+        file.set_swaps(swaps)
     state = target.find_state()
     return target, state, _database(master, farm, state, storage_options)
 
@@ -367,11 +370,11 @@ def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | N
 def _kept(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
     """Refuse what replicas of the target's kind do not have."""
     if keep is not None:
-        target.check_keep(keep)
+        Lake.required(target, "--keep").check_keep(keep)
     if access:
-        target.check_access()
+        Roles.required(target, "--access")
     if open_tables is not None:
-        target.check_open_tables(open_tables)
+        Lake.required(target, "--open").check_open_tables(open_tables)
     return _Remembered(keep, access, "" if open_tables == "none" else open_tables)
 
 
