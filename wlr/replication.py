@@ -19,7 +19,6 @@ from wlc.farm.registry import this_host
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tags import find_tag
-from wlc.tiers.attaching import read_through, say_paused
 from wlc.tiers.attachment_options import attachment_of, detach
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import DatabaseFile, Lake, Roles
@@ -187,6 +186,9 @@ class _Job:
             return self.run(database)
         if not self.registers or self.is_dry_run:
             return self.run(_read_last(database, attachment))
+        # Most replicas read the database itself.
+        from wlc.tiers.attaching import read_through
+
         # A new replica registers before it is there, and under the same id if it has to be tried again.
         job = self if self.state else replace(self, identity=_id_of(self.target))
         state = self.state or ReplicaState(job.identity, database.url, "")
@@ -298,6 +300,8 @@ def _paused(
 ) -> Replicated:
     """Do nothing but say that the replica is there."""
     if registers:
+        from wlc.tiers.attaching import say_paused
+
         say_paused(database, as_replica(state, target), state.attachment, keepalive)
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
 
