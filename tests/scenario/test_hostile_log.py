@@ -406,7 +406,7 @@ def test_snapshots_do_not_fill_what_is_not_the_farms(
     with pytest.raises(InvalidError, match="cannot be part of a snapshot"):
         encode_manifest(hostile)
     with monkeypatch.context() as forging:
-        forging.setattr("wlc.farm.manifest._problem", lambda _: None)
+        forging.setattr("wlc.farm.model.Manifest.problem", None)
         farm.db.publish_snapshot(hostile, {})
     with pytest.raises(CorruptError, match=rf"table WLR\.{name} cannot be part of a snapshot"):
         wlr.replicate(farm.url, into=place(into), engine="local")
