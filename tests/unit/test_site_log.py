@@ -35,8 +35,8 @@ from wlc.farm.model import (
 from wlc.farm.paths import data_path
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
+from wlc.masters.circle_place import SiteState
 from wlc.masters.site_step import SiteStep
-from wlc.masters.state import SiteState
 from wlc.multi_master import missing_steps
 from wlc.multi_master.administration import founder_of_database, leave
 from wlc.multi_master.mesh import MeshLog

@@ -12,7 +12,6 @@ from wlc.farm.retry import UNPUBLISHED_S
 from wlc.masters.due_snapshots import SnapshotKeeper, try_take_due
 from wlc.masters.fence import remembering_fence
 from wlc.masters.publish import publish
-from wlc.masters.restored import settle_past
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -61,7 +60,7 @@ class Publisher:
             return
         try:
             with self._source.working(), self._source.publishing(), remembering_fence(self._source, self.database):
-                settle_past(self._source, self.database)
+                self._source.require_site().settle_past(self.database)
         except FarmError as error:
             self.failure = error
             _log.warning("%s was not compared with its own log: %s", self._source, error)

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.farm.circle import FOUNDER, MESH, STAR, SiteHistory, circle_object, find_circle, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.membership import founded
 from wlc.farm.paths import site_folder
-from wlc.masters.circle_place import founder_of, is_member
-from wlc.masters.claim import SiteMembership
+from wlc.masters.circle_place import SiteState, founder_of, is_member
+from wlc.masters.claim import claim
 from wlc.masters.contract import database_of
-from wlc.masters.state import SiteState
+from wlc.masters.state import SiteMembership
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.masters.contract import Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.state import MasterState, Wish
 
 
-def founder(name: str, former: MasterState | None = None, *, is_mesh: bool = False) -> SiteMembership:
+def claim_as_site(source: Source, wish: Wish, site: str | None, *, is_mesh: bool) -> FarmDatabase:
+    """Make a database a master as the first site of its own, or as the one that it was; or a master that runs a site.
+
+    Args:
+        source: The database.
+        wish: What its owner wants of it besides.
+        site: Name of the site that its owner wants; what it was if omitted.
+        is_mesh: Each site reads all others.
+
+    Raises:
+        InvalidError: As for `wlc.masters.claim.claim`; or the name cannot name a site, other sites would never get what
+            was written since the last history, or it is a site under another name already.
+    """
+    state = source.state
+    if state is not None and not state.is_master:
+        site = _former_site(source, wish, site)
+    elif state is not None and site is not None and not wish.is_moved:
+        database = database_of(state, wish.storage_options)
+        _found_running(source, database, site, is_mesh=is_mesh)
+        return database
+    membership = _founder(site, state, is_mesh=is_mesh) if site is not None else None
+    return claim(source, replace(wish, membership=membership))
+
+
+def _founder(name: str, former: MasterState | None, *, is_mesh: bool) -> SiteMembership:
     """Return what the founder of a circle becomes; `former` is what it was before; `is_mesh`: it becomes a mesh.
 
     Raises:
@@ -42,33 +64,20 @@ def founder(name: str, former: MasterState | None = None, *, is_mesh: bool = Fal
     return SiteMembership(site, announce)
 
 
-def former_site(
-    source: Source,
-    name: str | None,
-    site: str | None,
-    *,
-    moved: bool,
-    storage_options: Mapping[str, Any] | None,
-) -> str | None:
+def _former_site(source: Source, wish: Wish, site: str | None) -> str | None:
     """Return as which site a stopped database begins a history, None for one that is no site.
-
-    Args:
-        source: The database.
-        name: Name in the farm that its owner wants; what it was if omitted.
-        site: Name of the site that its owner wants; what it was if omitted.
-        moved: It takes the place of what it was, or of what it is a copy of.
-        storage_options: Options of the farm's file system.
 
     Raises:
         InvalidError: Other sites would never get what was written since the last history, or it left them.
     """
     state = source.state
-    if state is None or state.site is None or name not in (None, state.name):
+    if state is None or state.site is None or wish.name not in (None, state.name):
         return site
-    if source.elsewhere() is not None and not moved:
+    if source.elsewhere() is not None and not wish.is_moved:
         return site
     former = state.site
-    circle = find_circle(founder_of(database_of(state, storage_options), former)) or state.circle
+    first = founder_of(database_of(state, wish.storage_options), former)
+    circle = find_circle(first) or state.circle
     if circle is None:
         return site or former.name
     target = shlex.quote(str(source))
@@ -78,8 +87,8 @@ def former_site(
             hint=f"to publish this database by itself: wlc master {target} --name OTHER",
         )
     if circle.is_shared:
-        raise stopped_site(source, former, circle, founder_of(database_of(state, storage_options), former))
-    if former.folder != FOUNDER:
+        raise stopped_site(source, former, circle, first)
+    if not former.is_founder:
         raise InvalidError(
             f"{source} was site {former.name} of {circle.database} and was stopped: only the folder of its first site"
             " can begin again",
@@ -109,9 +118,8 @@ def refuse_end(source: Source, database: FarmDatabase) -> None:
     Raises:
         InvalidError: There are other sites.
     """
-    site = source.require_state().site
-    circle = find_circle(founder_of(database, site)) if site is not None else None
-    if site is None or circle is None:
+    site = source.require_state().member
+    if (circle := find_circle(founder_of(database, site))) is None:
         return
     others = [each.name for each in circle.sites if each.name != site.name]
     if others and circle.primary == site.name:
@@ -122,14 +130,14 @@ def refuse_end(source: Source, database: FarmDatabase) -> None:
         )
 
 
-def found(source: Source, database: FarmDatabase, name: str, *, is_mesh: bool = False) -> None:
+def _found_running(source: Source, database: FarmDatabase, name: str, *, is_mesh: bool) -> None:
     """Make a master the first site of its database; doing it twice changes nothing.
 
     Raises:
         InvalidError: It is a site under another name already, or there are other sites and they are no mesh.
     """
     state = source.require_state()
-    membership = founder(name)
+    site_folder(name)
     if state.site is not None:
         if state.site.name != name:
             raise InvalidError(
@@ -141,11 +149,11 @@ def found(source: Source, database: FarmDatabase, name: str, *, is_mesh: bool = 
                 lambda present: _read_as(present or remembered, is_mesh=is_mesh)
             )
             return
-        if state.site.folder != FOUNDER:
+        if not state.site.is_founder:
             return
     _found(database, name, state, is_mesh=is_mesh)
     if state.site is None:
-        source.remember(replace(state, site=replace(membership.site, own=state.tick)))
+        source.remember(replace(state, site=SiteState(name, FOUNDER, own=state.tick)))
 
 
 def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bool) -> None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Name
     from wlc.masters.background import Publisher
-    from wlc.masters.state import MasterState, SiteState
+    from wlc.masters.circle_place import SiteState
+    from wlc.masters.state import MasterState
 
 _open: dict[str, Shared] = {}
 _open_lock = threading.RLock()

@@ -21,9 +21,10 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
 from wlc.farm.model import Change, Clear, Ddl, Origin, SequencePosition
 from wlc.farm.vectors import raised
+from wlc.masters.circle_place import newest_proofs
 from wlc.masters.contract import DivergedError
 from wlc.masters.site_step import SiteStep, SiteTransaction
-from wlc.masters.state import changes, newest_proofs
+from wlc.masters.state import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

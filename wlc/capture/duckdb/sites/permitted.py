@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.model import Name
-    from wlc.masters.state import SiteState
+    from wlc.masters.circle_place import SiteState
 
 
 def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], present: Iterable[Name]) -> None:

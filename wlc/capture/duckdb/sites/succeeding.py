@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.farm.model import Name, TableFile
     from wlc.farm.vectors import Lineage, Vector
-    from wlc.masters.contract import Succession
+    from wlc.masters.site_step import Succession
 
 # So many transactions that do not fit are looked for one by one.
 _MISFITS = 5
