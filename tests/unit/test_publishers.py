@@ -300,15 +300,15 @@ class RestoredSite(Master):
         publish(self, database)
         return super().take_snapshot(database, is_first=is_first)
 
-    def renew(self, state: Any) -> None:
-        self.remember(state)
+    def renew(self, *states: Any, **__: object) -> None:
+        self.remember(*states)
 
     step_down = renew
 
-    def pass_sequences(self, *_: object) -> None:
+    def pass_sequences(self, *_: object, **__: object) -> None:
         pass
 
-    def what_only_a_primary_writes(self) -> None:
+    def what_only_a_primary_writes(self, *_: object, **__: object) -> None:
         return None
 
 

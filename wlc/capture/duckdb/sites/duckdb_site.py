@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import packed, unpublished
+from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.sites import (
     adoption,
     exceptions,
     inheritance,
     own_past,
-    permitted,
     rehearsal,
     resubmission,
     stepping_down,
     succeeding,
     taking,
 )
+from wlc.capture.duckdb.sites.commits import SiteCommits
+from wlc.farm.circle import naming
 from wlc.masters.site_life import SiteLife
 
 if TYPE_CHECKING:
@@ -63,7 +66,14 @@ class DuckDBSite(SiteLife):
         return adoption.position(self._shared.root, self._shared.catalog)
 
     def refuse_rules(self, site: SiteState) -> None:
-        permitted.refuse_rules(self._shared, site)
+        if site.circle is None or not site.circle.is_mesh or site.circle.ddl != site.name:
+            return
+        state = replace(self._shared.require_state(), site=site)
+        commits = SiteCommits(lambda: state)
+        with self._shared.reading() as connection, naming(commits.founder_url):
+            tables = CapturedTables(connection, self._shared.catalog)
+            tables.refresh(-1)
+            commits.refuse_schema_in_mesh((), tables)
 
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
         return taking.take(self._shared, steps, fetch)
