@@ -52,6 +52,12 @@ class SiteState:
         return self.folder == FOUNDER
 
     @property
+    def known_circle(self) -> Circle:
+        """The circle, of a site that is not alone."""
+        assert self.circle is not None
+        return self.circle
+
+    @property
     def is_leading(self) -> bool:
         """Whether it is the primary, and has judged its own transactions as such: only then it judges others."""
         circle = self.circle
@@ -97,9 +103,8 @@ class SiteState:
 
     def how_to_go_on(self, database: FarmDatabase, alone: str) -> str:
         """Say what helps if another process has published this site's next batch; `alone` would help a master."""
-        assert self.circle is not None
         url = founder_of(database, self).url
-        if self.name != self.circle.primary:
+        if self.name != self.known_circle.primary:
             return how_to_join_anew(url, self.name, "SOURCE")
         return f"let the other sites leave, wlc leave {shlex.quote(url)} SITE; {alone}; then they join again"
 

@@ -161,8 +161,7 @@ def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str 
 
 def _round(source: Source, database: FarmDatabase, site: str | None, *, is_rehearsal: bool) -> list[TakenFrom]:
     known = _site(source)
-    assert known.circle is not None
-    if known.circle.is_mesh:
+    if known.known_circle.is_mesh:
         return _take_in_mesh(source, database, known, site, is_rehearsal=is_rehearsal)
     readings: list[_Reading] = []
     errors: list[FarmError] = []
@@ -266,8 +265,7 @@ def _publish(source: Source, database: FarmDatabase) -> None:
 def _all_in_mesh(
     source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, is_rehearsal: bool
 ) -> Iterator[_Reading]:
-    circle = site.circle
-    assert circle is not None
+    circle = site.known_circle
     published = Published(founder_of(database, site), circle)
     for other in _read_by(circle, site.name, only):
         yield _Reading(source, database, circle, other, is_rehearsal, published=published)
@@ -275,8 +273,7 @@ def _all_in_mesh(
 
 def _all_readings(source: Source, database: FarmDatabase, site: SiteState, only: str | None) -> Iterator[_Reading]:
     """Yield the logs that a rehearsal reads."""
-    assert site.circle is not None
-    readings = _all_in_mesh if site.circle.is_mesh else _readings
+    readings = _all_in_mesh if site.known_circle.is_mesh else _readings
     return readings(source, database, site, only, is_rehearsal=True)
 
 
@@ -287,8 +284,7 @@ def _readings(
 
     In between a successor begins to lead. A rehearsal ends there: what it rejects of its own is not known yet.
     """
-    circle, name = site.circle, site.name
-    assert circle is not None
+    circle, name = site.known_circle, site.name
     wanted = _read_by(circle, name, only)
     for reign in circle.reigns if circle.site(name).role != NONE else ():
         # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.

@@ -78,9 +78,7 @@ class SiteCommits:
     @property
     def circle(self) -> Circle:
         """The circle of sites, with the rules that hold now."""
-        circle = self.site.circle
-        assert circle is not None
-        return circle
+        return self.site.known_circle
 
     def founder_url(self) -> str:
         """Return the URL of the founder's folder."""

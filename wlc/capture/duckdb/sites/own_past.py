@@ -78,16 +78,14 @@ class _Part:
 
     def reached(self, state: MasterState) -> MasterState:
         """Return what the master remembers after it."""
-        assert state.site is not None
         origins = [each.origin for each in self.transactions if each.origin]
-        contained = raised(state.site.contained, origins)
+        contained = raised(state.member.contained, origins)
         if not self.chain:
             tick, vector = self.transactions[-1].tick, raised(state.vector, origins)
-            return replace(state, tick=tick, vector=vector, site=replace(state.site, contained=contained))
+            return replace(state, tick=tick, vector=vector, site=replace(state.member, contained=contained))
         after = state.after(self.batch, self.chain)
-        assert after.site is not None
-        proofs = newest_proofs(after.site.proofs, self.batch.taken)
-        return replace(after, site=replace(after.site, contained=contained, proofs=proofs))
+        proofs = newest_proofs(after.member.proofs, self.batch.taken)
+        return replace(after, site=replace(after.member, contained=contained, proofs=proofs))
 
 
 @contextmanager
