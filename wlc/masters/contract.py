@@ -123,7 +123,12 @@ class SiteSource(ABC):
 
     @abstractmethod
     def claim(self, wish: Wish, site: str | None, *, is_mesh: bool) -> FarmDatabase:
-        """Make the database a master, the first site of its own, or the one that it was; see `wlc.masters.founding`."""
+        """Make the database a master as the first of several sites, or as the site that it was, or a master a site.
+
+        Raises:
+            InvalidError: The name cannot name a site, others would never get what was written since the last history,
+                or it is a site under another name already.
+        """
 
     @abstractmethod
     def refuse_end(self, database: FarmDatabase) -> None:
@@ -152,7 +157,6 @@ class SiteSource(ABC):
         """Return where the replica stands that this database is, None if it is no replica.
 
         Raises:
-            UnsupportedError: This kind of database cannot be one of several sites.
             InvalidError: The replica is not an exact copy of the whole database.
         """
 
@@ -180,18 +184,26 @@ class SiteSource(ABC):
             How much was taken.
 
         Raises:
-            UnsupportedError: This kind of database takes nothing, or has not the tables for it.
+            UnsupportedError: The database has not the tables for it.
             ReplayError: The rows break a constraint here.
             CorruptError: A data file does not hold what the log says.
         """
 
     @abstractmethod
     def rehearsal(self) -> AbstractContextManager[Source]:
-        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
+        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards.
+
+        Raises:
+            UnavailableError: There is no room for a copy, or the database keeps changing.
+        """
 
     @abstractmethod
     def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:
         """Keep what the log of a mesh's site says of rows, and return the vector from which on that log says it.
+
+        The own log begins behind that. Without this, a change that another site made before it knew of a deletion would
+        bring the row back here, and nowhere else. It is kept once, when the site joins, and goes when the beginning of
+        the own log is pruned: then nobody can be judged any more who lacks a part of it.
 
         Args:
             log: That site's folder.

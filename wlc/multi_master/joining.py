@@ -23,8 +23,8 @@ from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
 from wlc.masters.circle_place import SiteState, site_database
 from wlc.masters.claim import claim
-from wlc.masters.founding import stopped_site
 from wlc.masters.lookup import resolve
+from wlc.masters.site_life import stopped_site
 from wlc.masters.state import SiteMembership, Wish
 from wlc.masters.status import status_of
 from wlc.multi_master.administration import heirs_of
