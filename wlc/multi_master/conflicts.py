@@ -254,7 +254,7 @@ def exceptions(
     """
     time = None if since is None else parse_time(since)
     with opened_master(source, storage_options) as (found, database):
-        rows = found.site.rejected_rows(time) if found.site is not None else []
+        rows = facet.rejected_rows(time) if (facet := found.site) is not None else []
         chosen = [row for row in rows if table is None or is_meant(row.table, table)]
         if table is not None and not chosen:
             _refuse_unknown(found, database, table)
@@ -314,4 +314,4 @@ def conflicts(
         storage_options: Options of the farm's file system.
     """
     with opened_master(source, storage_options) as (found, _):
-        return found.site.conflict_counters() if found.site is not None else []
+        return facet.conflict_counters() if (facet := found.site) is not None else []
