@@ -111,12 +111,9 @@ class DivergedError(FencedError):
 
 
 class SiteSource(ABC):
-    """What a database can do as one of several sites; `wlc.masters.site_life` does the half that no engine differs in.
+    """What a database does as one of several sites; `wlc.masters.site_life` has the half that no engine differs in."""
 
-    Attributes:
-        has_settled_past: It was compared with its own log, in case it was restored; see `wlc.masters.restored`.
-    """
-
+    # It was compared with its own log, in case it was restored; see `wlc.masters.restored`.
     has_settled_past: bool
 
     # What the life of every master asks of a site
@@ -126,8 +123,7 @@ class SiteSource(ABC):
         """Make the database a master as the first of several sites, or as the site that it was, or a master a site.
 
         Raises:
-            InvalidError: The name cannot name a site, others would never get what was written since the last history,
-                or it is a site under another name already.
+            InvalidError: The site's name is invalid, or the database cannot be that site any more.
         """
 
     @abstractmethod
@@ -191,11 +187,7 @@ class SiteSource(ABC):
 
     @abstractmethod
     def rehearsal(self) -> AbstractContextManager[Source]:
-        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards.
-
-        Raises:
-            UnavailableError: There is no room for a copy, or the database keeps changing.
-        """
+        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
 
     @abstractmethod
     def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:
@@ -335,10 +327,7 @@ class Source(ABC):
             UnsupportedError: Databases of its engine cannot be sites.
         """
         if (site := self.site) is None:
-            raise UnsupportedError(
-                f"{self} cannot be one of several sites: only DuckDB files can",
-                hint="a replica of it in a DuckDB file can be read there: wlr replicate DB --into FILE.duckdb",
-            )
+            raise cannot_be_site(str(self))
         return site
 
     @property
@@ -492,6 +481,14 @@ def require_state(state: MasterState | None, shown: str) -> MasterState:
     if state is None:
         raise InvalidError(f"{shown} is not a master", hint=f"wlc master {shlex.quote(shown)}", path=shown)
     return state
+
+
+def cannot_be_site(shown: str) -> UnsupportedError:
+    """Build the error for a database of an engine whose databases cannot be sites."""
+    return UnsupportedError(
+        f"{shown} cannot be one of several sites: only DuckDB files can, PostgreSQL sites do not exist yet",
+        hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
+    )
 
 
 def database_of(

@@ -23,6 +23,7 @@ from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
 from wlc.masters.circle_place import SiteState, site_database
 from wlc.masters.claim import claim
+from wlc.masters.contract import cannot_be_site
 from wlc.masters.lookup import resolve
 from wlc.masters.site_life import stopped_site
 from wlc.masters.state import SiteMembership, Wish
@@ -210,17 +211,10 @@ def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
 
 
 def _refuse_server(source: str | os.PathLike[str]) -> None:
-    """Refuse the URL of a server: only a file can become a site.
-
-    Raises:
-        UnsupportedError: It is the URL of a server.
-    """
+    """Refuse the URL of a server: only a file can become a site."""
     scheme, mark, _ = os.fspath(source).partition("://")
     if mark:
-        raise UnsupportedError(
-            f"a {scheme}:// database cannot be a site: only DuckDB files can, PostgreSQL sites do not exist yet",
-            hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
-        )
+        raise cannot_be_site(f"a {scheme}:// database")
 
 
 def _warn_of_sequences(database: FarmDatabase) -> None:
