@@ -18,8 +18,6 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.seal.signatures import signed_log
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config, Origin
 
@@ -52,7 +50,7 @@ def last_batch(log: FarmDatabase, newest: tuple[Batch, str] | None, history: str
         catalog, vector, clock = manifest.catalog, dict(manifest.vector), manifest.clock
     config = log.config()
     tick = 1 + max(vector.get(history, 0), config.tick if config.history == history else 0)
-    now = _later(utc_now(), clock)
+    now = max(filter(None, (utc_now(), clock)))
     return Batch(
         database=log.name,
         number=batch.number + 1 if batch else 1,
@@ -68,10 +66,6 @@ def last_batch(log: FarmDatabase, newest: tuple[Batch, str] | None, history: str
         own=batch.own if batch else None,
         taken=batch.taken if batch else (),
     )
-
-
-def _later(now: datetime, other: datetime | None) -> datetime:
-    return max(now, other) if other else now
 
 
 def chain_after(log: FarmDatabase, batch: Batch) -> str:

@@ -54,8 +54,7 @@ class Publisher:
 
     def settle(self) -> None:
         """Publish if the database was fenced off; a site is compared with its own log before anybody commits."""
-        state = self._source.require_state()
-        if state.fence is not None:
+        if self._source.require_state().fence is not None:
             self.try_publish()
             return
         try:

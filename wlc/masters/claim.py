@@ -165,8 +165,7 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
 
 def _home(state: MasterState) -> str:
     """Return the farm of a master; a site's folder is not one, but lies in the folder of a database of it."""
-    site = state.site
-    return state.farm if site is None or site.is_founder else state.farm.rsplit("/", 2)[0]
+    return state.farm if state.site is None or state.site.is_founder else state.farm.rsplit("/", 2)[0]
 
 
 def _beside(source: Source) -> str:

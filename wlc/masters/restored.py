@@ -103,22 +103,6 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     _go_on(source, database, circle)
 
 
-def settle_end(source: Source, database: FarmDatabase) -> None:
-    """Begin a history behind a handover that stands elsewhere in the log: its folder was rolled back meanwhile.
-
-    Raises:
-        FencedError: The log does not hold the handover.
-    """
-    source.require_site().has_settled_past = False
-    settle_past(source, database)
-    if (state := source.require_state()).has_ended:
-        raise FencedError(
-            f"a handover ended history {state.history} of {database.name}, and {database.url} does not hold it",
-            hint="put the folder back",
-            path=database.url,
-        )
-
-
 def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
     """Note that a site is in step with its log, whose present history gets the snapshot with which it begins."""
     if source.require_state().fence is not None:
@@ -433,8 +417,7 @@ def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> N
     Until it has published something, it moves behind what came first into its log.
     """
     state = source.require_state()
-    name = state.member.name
-    known = circle.site(name).history
+    known = circle.site(state.member.name).history
     if state.parent is None or known not in (state.history, state.parent.history):
         return
     if (first := _came_first(database, state)) is not None:

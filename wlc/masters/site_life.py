@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.circle import FOUNDER, MESH, STAR, SiteHistory, circle_object, find_circle, how_to_join_anew
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import FencedError, InvalidError
 from wlc.farm.membership import founded
 from wlc.farm.paths import site_folder
 from wlc.masters import restored
@@ -61,7 +61,14 @@ class SiteLife(SiteSource):
         restored.settle_past(self._source, database)
 
     def settle_end(self, database: FarmDatabase) -> None:
-        restored.settle_end(self._source, database)
+        self.has_settled_past = False
+        self.settle_past(database)
+        if (state := self._source.require_state()).has_ended:
+            raise FencedError(
+                f"a handover ended history {state.history} of {database.name}, and {database.url} does not hold it",
+                hint="put the folder back",
+                path=database.url,
+            )
 
     def follow_circle(self, database: FarmDatabase) -> MasterState:
         state = self._source.require_state()

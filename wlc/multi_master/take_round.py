@@ -288,7 +288,7 @@ def _readings(
     wanted = _read_by(circle, name, only)
     for reign in circle.reigns if circle.site(name).role != NONE else ():
         # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
-        if reign.is_effective and not _contains(source, circle, reign):
+        if reign.is_effective and _contained(source, circle).get(reign.history, 0) < reign.last:
             yield _Reading(source, database, circle, circle.reigning(reign), is_rehearsal, reign=reign)
     if circle.primary == name and not site.is_leading:
         if is_rehearsal:
@@ -298,10 +298,6 @@ def _readings(
             # Another site has become the primary meanwhile: what only a primary reads is not for this one.
             return
     yield from (_Reading(source, database, circle, other, is_rehearsal) for other in wanted)
-
-
-def _contains(source: Source, circle: Circle, reign: Reign) -> bool:
-    return _contained(source, circle).get(reign.history, 0) >= reign.last
 
 
 def _contained(source: Source, circle: Circle) -> Vector:

@@ -190,8 +190,9 @@ class OpenTransaction:
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
-        has_reads = self.reads is not None and bool(self.reads.tables)
-        has_more = bool(self.records or sequences or has_reads or self.taking or self._rewritten)
+        has_more = bool(
+            self.records or sequences or self.taking or self._rewritten or (self.reads and self.reads.tables)
+        )
         if not pending and not has_more:
             return False
         if self._altered and self._has_macros:
@@ -208,8 +209,7 @@ class OpenTransaction:
             self.taking.journal(replace(entry, records=tuple(self.records)))
             return True
         if (site := self.shared.site) is not None:
-            changes_schema = self.changes_schema
-            site.refuse_commit(self.tables, self.records, self._settled, self.tick, changes_schema=changes_schema)
+            site.refuse_commit(self.tables, self.records, self._settled, self.tick, self.changes_schema)
         if self.reads is not None:
             self.records += self.reads.complete(self.tick)
         if not self.records and not self.moves_sequences:

@@ -98,7 +98,6 @@ class SiteCommits:
         records: Sequence[JournalRecord],
         settled: Sequence[Images],
         tick: int,
-        *,
         changes_schema: bool,
     ) -> None:
         """Refuse what only another site may write.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def take_back(shared: Shared, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
-    """Take the next batch of the own log back; see `wlc.masters.contract.Source.take_back`."""
+    """Take the next batch of the own log back; see `wlc.masters.contract.SiteSource.take_back`."""
     with shared.publish_lock, shared.commit_lock:
         journalled, missing, diverged = _compared(shared, batch)
         runs = _runs([each for each in missing if each.committed is not None])
@@ -202,7 +202,7 @@ def _set_sequences(connection: duckdb.DuckDBPyConnection, shared: Shared, part: 
 
 
 def pass_sequences(shared: Shared, given: Mapping[Name, int]) -> None:
-    """Let sequences go on behind what they gave out; see `wlc.masters.contract.Source.pass_sequences`."""
+    """Let sequences go on behind what they gave out; see `wlc.masters.contract.SiteSource.pass_sequences`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection, transaction(connection, shared):
         known = duckdb_catalog.sequences(connection, shared.catalog)
         for sequence, step in duckdb_catalog.sequence_steps(connection, shared.catalog).items():
@@ -231,7 +231,7 @@ def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, co
 
 
 def renew(shared: Shared, state: MasterState) -> None:
-    """Begin a new history with what is journalled; see `wlc.masters.contract.Source.renew`."""
+    """Begin a new history with what is journalled; see `wlc.masters.contract.SiteSource.renew`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection:
         before = shared.require_state().tick
         rise = state.tick - before

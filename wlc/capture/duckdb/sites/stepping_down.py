@@ -41,7 +41,7 @@ _TICKS = "wlc own ticks"
 
 
 def step_down(shared: Shared, state: MasterState) -> None:
-    """Begin the history of a secondary; see `wlc.masters.contract.Source.step_down`."""
+    """Begin the history of a secondary; see `wlc.masters.contract.SiteSource.step_down`."""
     with shared.publish_lock, shared.commit_lock:
         waiting = _waiting(shared)
         _refuse_what_only_a_primary_writes(shared, waiting, state)
@@ -60,7 +60,7 @@ def _waiting(shared: Shared) -> Pending:
 
 
 def what_only_a_primary_writes(shared: Shared) -> str | None:
-    """Say what of the journal only a primary may publish; see `wlc.masters.contract.Source`."""
+    """Say what of the journal only a primary may publish; see `wlc.masters.contract.SiteSource`."""
     return _what_only_a_primary_writes(_waiting(shared))
 
 

@@ -50,7 +50,7 @@ class _Fits(Exception):  # noqa: N818
 
 
 def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
-    """Lead the present term; see `wlc.masters.contract.Source.take_over`. The caller holds the commit lock.
+    """Lead the present term; see `wlc.masters.contract.SiteSource.take_over`. The caller holds the commit lock.
 
     What is left of the own transactions may not fit without what is rejected: such a one is rejected, too.
     """

@@ -49,7 +49,7 @@ class _MisfitError(Exception):
 
 
 def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-    """Take steps; see `wlc.masters.contract.Source.take`."""
+    """Take steps; see `wlc.masters.contract.SiteSource.take`."""
     with explained(shared.path, "could not take"), shared.root.cursor() as connection:
         its = Taking(shared, connection, fetch, KeptWindow())
         misfit: _MisfitError | None = None
