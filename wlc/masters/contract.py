@@ -136,7 +136,7 @@ class SiteSource(ABC):
 
     @abstractmethod
     def settle_end(self, database: FarmDatabase) -> None:
-        """Begin a history behind a handover that stands elsewhere in the log, whose folder was rolled back meanwhile."""
+        """Begin a history behind a handover that is elsewhere in the log, whose folder was rolled back meanwhile."""
 
     @abstractmethod
     def follow_circle(self, database: FarmDatabase) -> MasterState:

@@ -141,7 +141,8 @@ def connect(
             if shared.publisher is None:
                 shared.publisher = Publisher(found, database_of(found.require_state()))
             found.warn_bypassed()
-            if found.require_state().fence is not None or found.present_site is not None:
+            site = found.present_site
+            if found.require_state().fence is not None or (site is not None and not site.has_settled_past):
                 shared.publisher.settle()
             shared.publisher.start()
         return Connection(shared, shared.root.cursor())
