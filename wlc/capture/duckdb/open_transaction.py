@@ -114,7 +114,7 @@ class OpenTransaction:
             is_counted: False if it returns rows instead of their number; DuckDB's threads may lose returned rows.
         """
         self.look()
-        if self.reads is not None:
+        if self.reads is not None and self.shared.site is not None:
             self.reads.before(effect, parameters)
         touched = self._before(effect, parameters)
         for images in touched if not is_counted else ():
