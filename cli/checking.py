@@ -9,13 +9,14 @@ import typer
 
 import wlr
 from wlr.engine.adapters import locate as place_of
+from wlr.findings import check_drill, check_verified
 
 from .options import Farm, StorageOptions, Target, storage_options
 from .output import Listing, Report, record
 from .progress import working
 
 if TYPE_CHECKING:
-    from wlr import KeyRange
+    from wlr.comparison import KeyRange
 
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="schema.table, or table; may be repeated.")
@@ -40,7 +41,7 @@ def verify(
         )
     rows = [(t.table, t.outcome, t.rows, t.expected, t.missing, t.surplus, _where(t.ranges)) for t in found.tables]
     yield Listing(VERIFY_COLUMNS, rows, null="-")
-    wlr.check_verified(found, target)
+    check_verified(found, target)
 
 
 def _where(ranges: Sequence[KeyRange]) -> str | None:
@@ -85,7 +86,7 @@ def drill(
             progress=progress,
         )
     yield record(done)
-    wlr.check_drill(done, db)
+    check_drill(done, db)
 
 
 # Each with the example that its help shows.

@@ -20,6 +20,7 @@ from .progress import working
 
 if TYPE_CHECKING:
     import wlc
+    from wlc.farm.reachable_past import Window
 
 
 def retention(
@@ -198,7 +199,7 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
         raise InvalidError("nothing was deleted", hint=f"wlc retention {place} --keep 30d keeps 30 days")
 
 
-def _shown(window: wlc.Window | None) -> str:
+def _shown(window: Window | None) -> str:
     if window is None or window.clock is None:
         return "the beginning"
     return f"{format_time(window.clock)} (tick {window.tick})"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import wlc
+    from wlc.tiers.overview import TierMember
 
 
 TargetOptions = Annotated[
@@ -257,7 +258,7 @@ def tiers(
         )
 
 
-def _tier_row(member: wlc.TierMember) -> tuple[object, ...]:
+def _tier_row(member: TierMember) -> tuple[object, ...]:
     tier = "?" if member.tier is None else "  " * member.tier + str(member.tier)
     used = None if member.fanout is None else member.children
     seen = member.seen.replace(microsecond=0) if member.seen else None

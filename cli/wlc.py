@@ -304,8 +304,9 @@ def repair(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish what was written without capture, found by comparing with the published state."""
     import wlc
     import wlr
+    from wlc.masters.operations import check_repair
 
-    wlc.check_repair(source)
+    check_repair(source)
     options = storage_options(storage_option)
     with tempfile.TemporaryDirectory(prefix="wlc-repair-") as folder, working("comparing with the published state"):
         published: str | None = str(Path(folder) / "published.duckdb")
@@ -346,11 +347,12 @@ def verify(
         yield from _verify_source(db, options)
         return
     import wlr
+    from wlr.findings import check_audit
 
     with working("verifying {}", db) as progress:
         audit = wlr.verify_farm(db, farm=farm, full=full, window=window, storage_options=options, progress=progress)
     yield record(audit)
-    wlr.check_audit(audit, db, window)
+    check_audit(audit, db, window)
 
 
 def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[Report]:

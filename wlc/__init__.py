@@ -1,4 +1,7 @@
-"""Work Load Capture: the farm's format and its masters."""
+"""Work Load Capture: the farm's format and its masters.
+
+Public is what `__all__` lists; all else may change in any release.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ from typing import TYPE_CHECKING
 from wlc.farm.lazy_import import importer
 
 __all__ = [
-    "ChangedRows",
-    "ChangedSinceError",
-    "Compensated",
     "ConflictCounter",
     "CorruptError",
     "ExpiredError",
@@ -36,30 +36,21 @@ __all__ = [
     "RejectionCount",
     "ReplayError",
     "Retention",
-    "RowConflict",
     "Shipped",
     "SiteStatus",
     "SourceCheck",
     "Tag",
     "TakenFrom",
-    "TierMember",
     "TierTree",
     "UnavailableError",
     "UnsupportedError",
-    "WantedChange",
-    "Window",
     "__version__",
-    "attachment_of",
     "beat",
     "begin_anew",
-    "check_repair",
-    "check_run",
     "clock",
-    "compensate",
     "conflicts",
     "connect",
     "databases",
-    "detach",
     "exceptions",
     "fanout",
     "flush",
@@ -71,7 +62,6 @@ __all__ = [
     "preparation",
     "prune",
     "push_list",
-    "read_through",
     "readers",
     "repair",
     "resolve",
@@ -79,7 +69,6 @@ __all__ = [
     "retention",
     "rules",
     "run",
-    "say_paused",
     "set_role",
     "set_rule",
     "set_tiers",
@@ -103,7 +92,6 @@ if TYPE_CHECKING:
     from wlc.connecting import connect
     from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
-        ChangedSinceError,
         CorruptError,
         ExpiredError,
         FarmError,
@@ -112,22 +100,17 @@ if TYPE_CHECKING:
         InseparableError,
         InvalidError,
         ReplayError,
-        RowConflict,
         UnavailableError,
         UnsupportedError,
     )
     from wlc.farm.keep_policy import KeepPolicy
     from wlc.farm.model import Manifest
-    from wlc.farm.reachable_past import Window
     from wlc.farm.tags import Tag
     from wlc.farm.version import __version__
-    from wlc.masters.compensation import ChangedRows, Compensated, WantedChange
     from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
         SourceCheck,
-        check_repair,
-        compensate,
         flush,
         master,
         repair,
@@ -141,7 +124,7 @@ if TYPE_CHECKING:
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.retention import Retention
     from wlc.masters.retention_policy import Keeping, retention, tag, tags, untag
-    from wlc.masters.running import check_run, run
+    from wlc.masters.running import run
     from wlc.masters.status import MasterStatus, preparation, status, tables_to_change
     from wlc.multi_master.administration import leave, set_role
     from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, rules, set_rule
@@ -150,9 +133,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.rejoining import GivenUp, begin_anew
     from wlc.multi_master.take_round import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
-    from wlc.tiers.attaching import read_through, say_paused
-    from wlc.tiers.attachment_options import attachment_of, detach
-    from wlc.tiers.overview import TierMember, TierTree, tier_tree
+    from wlc.tiers.overview import TierTree, tier_tree
     from wlc.tiers.pushing import Pushed, Pusher, push_list
     from wlc.tiers.relay import ship
     from wlc.tiers.relay_round import Shipped
@@ -162,25 +143,23 @@ else:
         {
             "wlc.connecting": ("connect",),
             "wlc.farm.attachment": ("Keepalive",),
-            "wlc.farm.errors": ("RowConflict", *(name for name in __all__ if name.endswith("Error"))),
+            "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
             "wlc.farm.keep_policy": ("KeepPolicy",),
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.tags": ("Tag",),
             "wlc.farm.version": ("__version__",),
-            "wlc.farm.reachable_past": ("Window",),
-            "wlc.masters.compensation": ("ChangedRows", "Compensated", "WantedChange"),
             "wlc.masters.retention_policy": ("Keeping", "retention", "tag", "tags", "untag"),
             "wlc.masters.listing": ("FarmEntry", "RegisteredReader", "databases", "readers"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
                 "SourceCheck",
-                "check_repair",
-                "compensate",
                 "flush",
                 "master",
+                "preparation",
                 "repair",
                 "snapshot",
                 "stop",
+                "tables_to_change",
                 "verify_source",
             ),
             "wlc.masters.position": ("beat", "clock", "tick"),
@@ -188,7 +167,7 @@ else:
             "wlc.masters.publish": ("Flushed",),
             "wlc.masters.rejected": ("ConflictCounter", "RejectedRow", "RejectionCount"),
             "wlc.masters.retention": ("Retention",),
-            "wlc.masters.running": ("check_run", "run"),
+            "wlc.masters.running": ("run",),
             "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),
             "wlc.multi_master.administration": ("leave", "set_role"),
             "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "rules", "set_rule"),
@@ -197,9 +176,7 @@ else:
             "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),
             "wlc.multi_master.take_round": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
-            "wlc.tiers.attaching": ("read_through", "say_paused"),
-            "wlc.tiers.attachment_options": ("attachment_of", "detach"),
-            "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),
+            "wlc.tiers.overview": ("TierTree", "tier_tree"),
             "wlc.tiers.pushing": ("Pushed", "Pusher", "push_list"),
             "wlc.tiers.relay": ("ship",),
             "wlc.tiers.relay_round": ("Shipped",),

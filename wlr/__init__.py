@@ -1,4 +1,7 @@
-"""Work Load Replay: replicas, rolled forward from a farm."""
+"""Work Load Replay: replicas, rolled forward from a farm.
+
+Public is what `__all__` lists; all else may change in any release.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,14 @@ __all__ = [
     "Failure",
     "FarmAudit",
     "FarmError",
-    "FarmProblem",
     "Fed",
     "FeedStatus",
     "FencedError",
     "GapError",
     "InseparableError",
     "InvalidError",
-    "KeyRange",
     "Manifest",
     "PrunedTicks",
-    "Refusal",
     "RepairedTable",
     "ReplayError",
     "ReplicaStatus",
@@ -35,7 +35,6 @@ __all__ = [
     "Retried",
     "RowFilters",
     "Switched",
-    "TableCheck",
     "TableDifference",
     "UnavailableError",
     "Undone",
@@ -46,9 +45,6 @@ __all__ = [
     "attach",
     "beat",
     "changes",
-    "check_audit",
-    "check_drill",
-    "check_verified",
     "clock",
     "derive",
     "diff",
@@ -56,7 +52,6 @@ __all__ = [
     "drill",
     "drop",
     "examine",
-    "fast_forward",
     "feed",
     "feed_status",
     "files",
@@ -67,7 +62,6 @@ __all__ = [
     "repair",
     "replicate",
     "report",
-    "report_page",
     "resume",
     "retry",
     "row_filters",
@@ -97,20 +91,17 @@ if TYPE_CHECKING:
     )
     from wlc.farm.model import Manifest
     from wlc.farm.version import __version__
-    from wlr.comparison import KeyRange
     from wlr.deriving import Derived, derive
     from wlr.doctor import Checkup, examine
     from wlr.drills import Drill, drill
     from wlr.dropping import drop
-    from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
+    from wlr.farm_audit import FarmAudit, verify_farm
     from wlr.feed_lag import FeedStatus, feed_status
     from wlr.feeding import Fed, feed
-    from wlr.findings import check_audit, check_drill, check_verified
     from wlr.lake_files import files
     from wlr.lake_pruning import prune
     from wlr.lake_views import Attached, attach
     from wlr.log_snapshot import snapshot_from_log
-    from wlr.plan.common_position import Refusal, fast_forward
     from wlr.plan.failure import Failure
     from wlr.plan.retention import PrunedTicks
     from wlr.plan.row_filters import RowFilters, row_filters
@@ -123,29 +114,26 @@ if TYPE_CHECKING:
     from wlr.replica_status import ReplicaStatus, clock, status, tick
     from wlr.replication import replicate
     from wlr.reporting.facts import DatabaseReport, report
-    from wlr.reporting.writing import report_page, write_report
+    from wlr.reporting.writing import write_report
     from wlr.site_switch import Switched
     from wlr.skipped_transactions import Retried, accept, retry
     from wlr.switching import switch
     from wlr.undoing import Undone, undo
-    from wlr.verification import TableCheck, Verified, verify
+    from wlr.verification import Verified, verify
 else:
     __getattr__ = importer(
         __name__,
         {
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.version": ("__version__",),
-            "wlr.comparison": ("KeyRange",),
             "wlr.deriving": ("Derived", "derive"),
             "wlr.doctor": ("Checkup", "examine"),
             "wlr.drills": ("Drill", "drill"),
             "wlr.dropping": ("drop",),
             "wlr.plan.failure": ("Failure",),
-            "wlr.plan.common_position": ("Refusal", "fast_forward"),
-            "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
+            "wlr.farm_audit": ("FarmAudit", "verify_farm"),
             "wlr.feed_lag": ("FeedStatus", "feed_status"),
             "wlr.feeding": ("Fed", "feed"),
-            "wlr.findings": ("check_audit", "check_drill", "check_verified"),
             "wlr.lake_files": ("files",),
             "wlr.lake_pruning": ("prune",),
             "wlr.lake_views": ("Attached", "attach"),
@@ -157,7 +145,7 @@ else:
             "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),
             "wlr.reading.table": ("read",),
             "wlr.reporting.facts": ("DatabaseReport", "report"),
-            "wlr.reporting.writing": ("report_page", "write_report"),
+            "wlr.reporting.writing": ("write_report",),
             "wlr.repairing": ("RepairedTable", "repair"),
             "wlr.replay": ("Replicated",),
             "wlr.replica_settings": ("beat", "lock", "pause", "resume", "unlock"),
@@ -166,7 +154,7 @@ else:
             "wlr.site_switch": ("Switched",),
             "wlr.switching": ("switch",),
             "wlr.undoing": ("Undone", "undo"),
-            "wlr.verification": ("TableCheck", "Verified", "verify"),
+            "wlr.verification": ("Verified", "verify"),
             "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
         },
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from wlc.farm.database import FarmDatabase
+    from wlc.tiers.overview import TierMember
     from wlr.engine.contract import Target
     from wlr.engine.state import ReplicaState
 
@@ -243,7 +244,7 @@ def _space(check: str, place: Path, need: int, remedy: str) -> Checkup:
     return Checkup(check, GOOD, told)
 
 
-def look_at(tree: wlc.TierTree, member: wlc.TierMember) -> str:
+def look_at(tree: wlc.TierTree, member: TierMember) -> str:
     """Return the command that goes on, or says what helps; a feed to Kafka keeps what it remembers in the farm."""
     if member.kind == "relay":
         return f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(member.url.rpartition('/')[0])}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.errors import FarmError
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import DELETE_PLACE, DatabaseFile
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +30,7 @@ def drop(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
     """
     target = target_at(into, storage_options)
     state = target.read_state()
-    target.remove()
+    DatabaseFile.required(target, "wlr drop", DELETE_PLACE).remove()
     registered = state.attachment.registry if state.attachment else state.master
     try:
         wlc.forget(registered, state.id, storage_options=storage_options)

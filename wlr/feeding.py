@@ -21,6 +21,8 @@ from wlc.farm.lease import Lease
 from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
 from wlc.farm.store import MissingError
 from wlc.farm.store.options import remembered
+from wlc.tiers.attaching import read_through, say_paused
+from wlc.tiers.attachment_options import attachment_of, detach
 from wlr import log_reader
 from wlr.plan import bounds
 from wlr.plan.patterns import described
@@ -245,7 +247,7 @@ class _Feeding:
         paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
         state = self._known()
         if state is not None and state.is_paused:
-            wlc.say_paused(self._database, feed_reader(state), state.attachment, keepalive)
+            say_paused(self._database, feed_reader(state), state.attachment, keepalive)
             return self._result(state)
         attachment = self._attachment(state, reads)
         try:
@@ -263,21 +265,21 @@ class _Feeding:
                 self._refuse_other_output(registry)
         self._may_begin_anew = False
         try:
-            return wlc.read_through(registry, me, attachment, self._round_at, keepalive)
+            return read_through(registry, me, attachment, self._round_at, keepalive)
         except (ExpiredError, CorruptError) as error:
             if self._wanted.start != SNAPSHOT or not _is_lost(error):
                 raise
         # Nobody holds its position any more: it begins anew, wherever it may read.
         self._may_begin_anew = True
-        return wlc.read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
+        return read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
 
     def _attachment(self, state: FeedState | None, reads: _Reads) -> Attachment | None:
         """Return which upstream the feed reads; claims in a registry that it leaves are released."""
         before = state.attachment if state else None
         at = state.master if state else self._database.url
         asked = reads.upstream, reads.class_name, reads.registries
-        wanted = wlc.attachment_of(self._database, before, *asked, at)
-        wlc.detach(self._database, before, wanted, paths.feed_id(self._name))
+        wanted = attachment_of(self._database, before, *asked, at)
+        detach(self._database, before, wanted, paths.feed_id(self._name))
         return wanted
 
     def _round_at(self, place: FarmDatabase, membership: Membership) -> Fed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import Lake
 
 if TYPE_CHECKING:
     import os
@@ -33,4 +34,4 @@ def files(
         InvalidError: There is no such replica or table.
         ExpiredError: The tick was pruned, or is before the replica's first one.
     """
-    return target_at(into, storage_options).files(table, tick)
+    return Lake.required(target_at(into, storage_options), "wlr files").files(table, tick)

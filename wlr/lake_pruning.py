@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import Lake
 
 if TYPE_CHECKING:
     import os
@@ -33,4 +34,4 @@ def prune(
         InvalidError: There is no such replica, or `keep` is neither.
         UnavailableError: Another process is writing to the replica: try again.
     """
-    return target_at(into, storage_options).prune(keep, dry_run=dry_run)
+    return Lake.required(target_at(into, storage_options), "wlr prune").prune(keep, dry_run=dry_run)

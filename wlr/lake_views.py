@@ -15,6 +15,7 @@ from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Name
 from wlr.engine.adapters import target_at
 from wlr.engine.calculator import connect_free_of, reading, using
+from wlr.engine.contract import Lake
 from wlr.reading import query
 
 if TYPE_CHECKING:
@@ -69,13 +70,10 @@ def attach(
         UnsupportedError: The replica is not in a local folder.
     """
     target, file = target_at(lake, storage_options), Path(into)
-    if (stored := target.stored_tables(tick)) is None:
-        message = f"{target} is {target.noun}, not a Parquet replica"
-        raise InvalidError(
-            message, hint="DuckDB itself opens other replicas: ATTACH 'copy.duckdb' (READ_ONLY)", path=str(lake)
-        )
+    own = Lake.required(target, "wlr attach", "DuckDB itself opens other replicas: ATTACH 'copy.duckdb' (READ_ONLY)")
+    stored = own.stored_tables(tick)
     selects = {
-        name: _select(layout, target.files(name.sql, stored.tick)) for name, layout in sorted(stored.layouts.items())
+        name: _select(layout, own.files(name.sql, stored.tick)) for name, layout in sorted(stored.layouts.items())
     }
     if not file.absolute().parent.is_dir():
         raise InvalidError(f"there is no folder {file.parent}", hint=f"mkdir -p {shlex.quote(str(file.parent))}")

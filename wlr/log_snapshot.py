@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config, Position
-    from wlr.engine.contract import Target
+    from wlr.engine.contract import Lake
 
 
 def snapshot_from_log(
@@ -63,8 +63,8 @@ def snapshot_from_log(
         return _publish(database, lake, made_from)
 
 
-def _publish(database: FarmDatabase, replica: Target, made_from: int | None) -> Manifest:
-    manifest, files = replica.as_snapshot(database.name)
+def _publish(database: FarmDatabase, lake: Lake, made_from: int | None) -> Manifest:
+    manifest, files = lake.as_snapshot(database.name)
     schema = (manifest.schema, manifest.schema_after)
     if made_from is not None:
         schema = _with_originals(database, database.read_manifest(made_from), manifest.position) or schema

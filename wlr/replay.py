@@ -22,7 +22,7 @@ from wlr import log_reader
 from wlr.ddl.left_out import without_counterparts
 from wlr.disk_space import with_space
 from wlr.engine.adapters import target_at
-from wlr.engine.contract import NewReplica
+from wlr.engine.contract import DatabaseFile, NewReplica, Rebuildable
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.contained_transactions import of_footer, of_snapshot
@@ -113,6 +113,7 @@ class Replay:
     key_file: str = ""
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
+    _file: DatabaseFile | None = field(init=False)
     _fetcher: Fetcher = field(init=False)
     _run: StepRun = field(init=False)
     _totals: StepTotals = field(default_factory=StepTotals)
@@ -123,6 +124,7 @@ class Replay:
     _beat_s: float = BEAT_S
 
     def __post_init__(self) -> None:
+        self._file = DatabaseFile.of(self.into)
         self._fetcher = Fetcher(self.database)
         self._run = StepRun(self.into, self.database, self._fetcher, self.scratch)
 
@@ -158,7 +160,8 @@ class Replay:
             steps, state = self.steps(state), replace(state, filters=named)
         if not may_be_idle:
             self._refuse_idle_patterns(steps, manifest, tables)
-        self.into.refuse_taken(self._schema_changes(state, manifest), tables)
+        if self._file:
+            self._file.refuse_taken(self._schema_changes(state, manifest), tables)
         self._build(state, manifest, self.into.build)
         return self.roll_forward()
 
@@ -182,13 +185,14 @@ class Replay:
         state = replace(self._new_state(manifest, before.tables), filters=before.filters)
         if dry_run:
             return replace(self.rehearse(None), anew=why)
+        own = Rebuildable.required(self.into, "making a replica anew", "Replicate into another place.")
         self.steps(state)
         # Not what was accepted: in another past, its tick is that of another transaction.
         known = {
             name: getattr(before, name)
             for name in ("id", "keep", "open_tables", "access", "beat_s", "follows_beat", "swaps")
         }
-        self._build(replace(state, **known, verify=state.verify or before.verify), manifest, self.into.rebuild)
+        self._build(replace(state, **known, verify=state.verify or before.verify), manifest, own.rebuild)
         return replace(self.roll_forward(), anew=why)
 
     def _build(self, state: ReplicaState, manifest: Manifest | None, build: Callable[[NewReplica], None]) -> None:
@@ -231,7 +235,7 @@ class Replay:
             return self._roll_forward(found)
         except (CorruptError, ExpiredError):
             # What lies between an older file of the replica and the replica itself may have been pruned.
-            if not self.into.begins_again():
+            if not (self._file and self._file.begins_again()):
                 raise
             self._totals = StepTotals()
             return self._roll_forward(None)
@@ -253,7 +257,8 @@ class Replay:
                 self._register(found)
                 self._note_witness(found)
                 return self._result(found.position.tick, found.clock)
-        with self.into.open_to_roll(self._folders(), self.bulk) as replica:
+        opened = self._file.open_to_roll if self._file else self.into.open
+        with opened(self._folders(), self.bulk) as replica:
             if ahead is None or replica.state != found:
                 ahead = self._ahead(replica.state)
             start = replica.state
@@ -307,7 +312,7 @@ class Replay:
             beat_s=self._beat_s if state.follows_beat else state.beat_s,
             attachment=self.membership.attachment if self.membership else None,
             access=state.access if self.access is None else self.access,
-            swaps=self.into.wants_swaps(state.swaps),
+            swaps=self._file.wants_swaps(state.swaps) if self._file else state.swaps,
             filters=replace(state.filters, key_file=self.key_file) if self.key_file else state.filters,
         )
 

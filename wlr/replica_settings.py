@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.beat import BEAT_MOST_S
 from wlc.farm.errors import InvalidError
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import Guarded
 
 if TYPE_CHECKING:
     import os
@@ -77,12 +78,19 @@ def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: 
 
 def unlock(into: str | os.PathLike[str]) -> None:
     """Allow direct writes to replicated tables, to repair the replica by hand; `lock` ends it."""
-    target_at(into).unlock()
+    _set_unlocked(into, True, "wlr unlock")
 
 
 def lock(into: str | os.PathLike[str]) -> None:
     """Refuse direct writes to replicated tables; a new replica is locked."""
-    target_at(into).lock()
+    _set_unlocked(into, False, "wlr lock")
+
+
+def _set_unlocked(into: str | os.PathLike[str], is_unlocked: bool, asked: str) -> None:
+    target = target_at(into)
+    Guarded.required(target, asked)
+    with target.open() as replica:
+        replica.remember(replace(replica.state, is_unlocked=is_unlocked))
 
 
 def refuse_unlocked(state: ReplicaState, target: Target, why: str) -> None:

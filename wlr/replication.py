@@ -19,7 +19,9 @@ from wlc.farm.registry import this_host
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tags import find_tag
+from wlc.tiers.attachment_options import attachment_of, detach
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import DatabaseFile, Lake, Roles
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.patterns import described, listed
@@ -179,16 +181,19 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         if not self.is_dry_run and self.state is not None and self.state.attachment is not None:
-            wlc.detach(database, self.state.attachment, attachment, self.state.id)
+            detach(database, self.state.attachment, attachment, self.state.id)
         if attachment is None:
             return self.run(database)
         if not self.registers or self.is_dry_run:
             return self.run(_read_last(database, attachment))
+        # Most replicas read the database itself.
+        from wlc.tiers.attaching import read_through
+
         # A new replica registers before it is there, and under the same id if it has to be tried again.
         job = self if self.state else replace(self, identity=_id_of(self.target))
         state = self.state or ReplicaState(job.identity, database.url, "")
         me = as_replica(state, self.target, self.asked.delay_s)
-        return wlc.read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
+        return read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
 
     def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
         # An upstream that failed may have left a replica, and a replica may have come further.
@@ -249,9 +254,11 @@ def _found(
         message = "--adopt and --swap exclude each other: what the owner writes would be lost with the next swap"
         raise InvalidError(message, hint="Give one of them.")
     if adopts:
-        target.adopt()
-    if swaps is not None:
-        target.set_swaps(swaps)
+        DatabaseFile.required(target, "--adopt").adopt()
+    never = "Leave --swap out: readers of such a replica are never blocked."
+    file = DatabaseFile.required(target, "--swap", never) if swaps else DatabaseFile.of(target)
+    if file is not None and swaps is not None:
+        file.set_swaps(swaps)
     state = target.find_state()
     return target, state, _database(master, farm, state, storage_options)
 
@@ -272,7 +279,7 @@ def _attachment(
     if (before, upstream, class_name, registry) == (None,) * 4:
         return None
     reads = job.state.master if job.state else database.url
-    wanted = wlc.attachment_of(database, before, upstream, class_name, registry, reads)
+    wanted = attachment_of(database, before, upstream, class_name, registry, reads)
     if wanted is None and class_name is not None:
         raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
     if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not job.registers:
@@ -293,7 +300,9 @@ def _paused(
 ) -> Replicated:
     """Do nothing but say that the replica is there."""
     if registers:
-        wlc.say_paused(database, as_replica(state, target), state.attachment, keepalive)
+        from wlc.tiers.attaching import say_paused
+
+        say_paused(database, as_replica(state, target), state.attachment, keepalive)
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
 
 
@@ -365,11 +374,11 @@ def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | N
 def _kept(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
     """Refuse what replicas of the target's kind do not have."""
     if keep is not None:
-        target.check_keep(keep)
+        Lake.required(target, "--keep").check_keep(keep)
     if access:
-        target.check_access()
+        Roles.required(target, "--access")
     if open_tables is not None:
-        target.check_open_tables(open_tables)
+        Lake.required(target, "--open").check_open_tables(open_tables)
     return _Remembered(keep, access, "" if open_tables == "none" else open_tables)
 
 

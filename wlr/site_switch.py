@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import wlc
 from wlc.farm.database import open_database
 from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.registry import unregister
 from wlc.farm.same_past import is_same_place, prove_same_past
+from wlc.tiers.attachment_options import detach
 from wlr.farm_log import FarmLog, home_log
 from wlr.plan.common_position import Refusal, meeting_point
 from wlr.registration import register_replica
@@ -114,7 +114,7 @@ def _refused(refusal: Refusal, target: Target, database: FarmDatabase, state: Re
 
 def leave(state: ReplicaState, database: FarmDatabase, storage_options: Mapping[str, Any] | None) -> None:
     """Give up what a replica claimed, and its registration where it read before."""
-    wlc.detach(database, state.attachment, None, state.id)
+    detach(database, state.attachment, None, state.id)
     before = open_database(state.master, storage_options=storage_options)
     if not is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.

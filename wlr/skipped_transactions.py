@@ -18,6 +18,7 @@ from wlc.farm.model import Change, Clear, Ddl, TableFile, Transaction
 from wlr import log_reader
 from wlr.engine.adapters import target_at
 from wlr.engine.calculator import connect, reading
+from wlr.engine.contract import Guarded
 from wlr.engine.quarantine_tables import Quarantined
 from wlr.plan.failure import StepError
 from wlr.plan.step import LOCAL, Mark, Step
@@ -65,7 +66,7 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     with tempfile.TemporaryDirectory(prefix="wlr-accept-") as folder:
         work = Path(folder)
         kept: list[Quarantined] = []
-        if target.has_quarantine:
+        if Guarded.of(target):
             state = target.read_state()
             database = open_database(place_read(into, storage_options=storage_options), storage_options=storage_options)
             kept = _rows_of(with_keys(state.verify, database), failure.tick, work, state.filters)
@@ -142,6 +143,7 @@ def retry(
     if not wanted or not set(wanted) <= set(accepted):
         message = f"{target} has not accepted {'any transaction' if tick is None else f'transaction {tick}'}"
         raise InvalidError(message, hint=f"wlr status {shlex.quote(str(target))}", path=str(target))
+    Guarded.required(target, "wlr retry", _repair(target))
     return list(_retried(target, wanted, storage_options))
 
 
@@ -182,9 +184,13 @@ def _refuse_others(target: Target, tick: int, own: Sequence[Quarantined]) -> Non
 def _misfit(target: Target, tick: int, cause: str) -> ReplayError:
     return ReplayError(
         f"transaction {tick} cannot be applied to {target}: {cause}",
-        hint=f"wlr repair {shlex.quote(str(target))} --table TABLE makes a table what it is in the master",
+        hint=_repair(target),
         path=str(target),
     )
+
+
+def _repair(target: Target) -> str:
+    return f"wlr repair {shlex.quote(str(target))} --table TABLE makes a table what it is in the master"
 
 
 def _step(

@@ -13,10 +13,12 @@ import wlc
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.sql import literal
-from wlc.farm.errors import ExpiredError, InvalidError, UnsupportedError
+from wlc.farm.errors import ChangedSinceError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Clear, Ddl
 from wlc.farm.schema_fold import touched_tables
+from wlc.masters.compensation import WantedChange
+from wlc.masters.operations import compensate
 from wlr import log_reader
 from wlr.engine.calculator import connect
 from wlr.plan.stop import Stop
@@ -27,9 +29,9 @@ from wlr.reading.place import named_table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wlc import ChangedRows, WantedChange
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Name, Transaction
+    from wlc.masters.compensation import ChangedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def undo(
     """
     last = first if last is None else last
     # This also refuses whatever is no master, before anything is read.
-    wlc.compensate(source, (), dry_run=True, storage_options=storage_options)
+    compensate(source, (), dry_run=True, storage_options=storage_options)
     database = wlc.resolve(source, storage_options=storage_options)
     if last > log_reader.last_tick(database, database.batch_numbers()):
         wlc.flush(source, storage_options=storage_options)
@@ -99,8 +101,8 @@ def undo(
     with tempfile.TemporaryDirectory(prefix="wlr-undo-") as work:
         try:
             count, changes = _changes(database, (first, last), table, Path(work))
-            done = wlc.compensate(source, changes, force=force, dry_run=dry_run, storage_options=storage_options)
-        except wlc.ChangedSinceError as error:
+            done = compensate(source, changes, force=force, dry_run=dry_run, storage_options=storage_options)
+        except ChangedSinceError as error:
             chosen = f" --table {shlex.quote(table)}" if table is not None else ""
             error.hint = f"wlc undo {shown} --tick {ticks}{chosen} --force takes the old values in any case"
             raise
@@ -134,7 +136,7 @@ def _changes(
     changes = []
     for number, name in enumerate(names):
         feed = ChangeFeed(database, name, tables[name].layout, first, last, leads=False)
-        changes.append(wlc.WantedChange(name, feed.layout, _written(feed, work / f"{number}.parquet")))
+        changes.append(WantedChange(name, feed.layout, _written(feed, work / f"{number}.parquet")))
     return sum(1 for t in found if _changes_any(t, names)), changes
 
 

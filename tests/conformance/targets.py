@@ -15,11 +15,13 @@ import psycopg
 from tests.lake import any_file, surplus
 from tests.postgres.cluster import Cluster, execute
 from tests.postgres.held import Held, held_by_duckdb, held_by_postgres
+from wlr.engine.contract import DatabaseFile, Guarded, Lake, Rebuildable, Roles
 from wlr.engine.duckdb.swapping import lock_of, spare_of
 from wlr.engine.postgres.connection import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 
 class Kind(ABC):
@@ -27,6 +29,7 @@ class Kind(ABC):
 
     Attributes:
         noun: What messages call such a replica.
+        facets: What only some targets can do, and this one can.
         refusal: What a direct write to a replicated table is refused with; "" if nobody can write to a table.
         holds_own: The replica's owner can have tables there, too.
         names_keys: A conflict names the key of its row.
@@ -36,6 +39,7 @@ class Kind(ABC):
     """
 
     noun: ClassVar[str]
+    facets: ClassVar[frozenset[type[Any]]]
     refusal: ClassVar[str] = ""
     holds_own: ClassVar[bool] = True
     names_keys: ClassVar[bool] = True
@@ -62,6 +66,7 @@ class Kind(ABC):
 
 class DuckDBKind(Kind):
     noun = "a DuckDB file"
+    facets = frozenset({DatabaseFile, Guarded, Rebuildable})
     refusal = "t is replicated"
     is_readable_while_open = False
     deaths = (
@@ -106,6 +111,7 @@ class SwappingKind(DuckDBKind):
 
 class ParquetKind(Kind):
     noun = "a Parquet replica"
+    facets = frozenset({Lake, Rebuildable})
     holds_own = False
     names_keys = False
     bag_conflict = "1 of 3 rows to remove"
@@ -136,6 +142,7 @@ class ParquetKind(Kind):
 
 class PostgresKind(Kind):
     noun = "a PostgreSQL database"
+    facets = frozenset({Guarded, Roles})
     refusal = r"table public\.t is replicated.*wlr unlock"
     deaths = (
         ("postgres.state", "write_tables", 1),

@@ -49,15 +49,19 @@ from wlc.farm.model import (
 )
 from wlc.farm.registry import replicas
 from wlr import going_back
+from wlr.engine.adapters import target_at
+from wlr.engine.contract import DatabaseFile, Facet, Guarded, Lake, Rebuildable, Roles
 from wlr.engine.duckdb.target import DuckDBTarget
 from wlr.plan.log_steps import Limits
 from wlr.plan.memory import MEMORY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from tests.conformance.targets import Kind
     from tests.postgres.held import Held
+    from wlr.engine.state import ReplicaState
 
 T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
@@ -401,9 +405,7 @@ def test_rows_of_an_accepted_transaction_are_applied_once_they_fit(kind: Kind, f
     with pytest.raises(ReplayError, match="transaction 3"):
         replicate(farm, into)
     wlr.accept(into)
-    if into.endswith("lake") or not kind.refusal:
-        with pytest.raises(UnsupportedError, match="does not keep the rows"):
-            wlr.retry(into)
+    if Guarded not in kind.facets:
         return
     # The transaction is still ahead: retrying is to take the acceptance back.
     assert wlr.retry(into, 3) == [wlr.Retried(3, 0)]
@@ -544,9 +546,7 @@ def test_replicated_tables_are_guarded_unless_unlocked(kind: Kind, farm: Handmad
     farm.publish([KEYED], [Rows("t", rows(1), rows(77))])
     with pytest.raises(ReplayError):
         replicate(farm, into)
-    if not kind.refusal:
-        with pytest.raises(UnsupportedError, match="never written to"):
-            wlr.unlock(into)
+    if Guarded not in kind.facets:
         return
     statements = ("INSERT INTO t VALUES (77, 'a')", "UPDATE t SET v = 'x'", "DELETE FROM t", "TRUNCATE t")
     for statement in statements:
@@ -761,21 +761,100 @@ def test_second_run_is_turned_away_in_one_line(kind: Kind, farm: HandmadeFarm, i
     assert replicate(farm, into).tick == 2
 
 
-def test_only_parquet_replicas_have_old_ticks_and_files(kind: Kind, farm: HandmadeFarm, into: str) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1))])
-    if isinstance(kind, ParquetKind):
-        wlr.replicate(farm.url, into=into, tick=1, keep="3", engine="local")
+# Facets --------------------------------------------------------------------------------------------------------------
+
+
+def remembered(into: str, **options: Any) -> ReplicaState:
+    """Replicate with options, and return what the replica remembers then."""
+    wlr.replicate(into=into, engine="local", **options)
+    return target_at(into).read_state()
+
+
+def read_files(into: str) -> list[tuple[object, ...]]:
+    with duckdb.connect() as reader:
+        return reader.execute("SELECT id, v FROM read_parquet(?)", [wlr.files(into, "t")]).fetchall()
+
+
+def adopted(kind: Kind, farm: HandmadeFarm) -> str:
+    """Make a replica beside a table of its owner's."""
+    into = kind.new()
+    if kind.holds_own:
+        kind.write(into, "CREATE TABLE own (x INTEGER)")
+    wlr.replicate(farm.url, into=into, tick=2, adopt=True, engine="local")
+    return into
+
+
+def dropped(kind: Kind, farm: HandmadeFarm, into: str) -> Held:
+    """Drop an adopted replica, or `into` if there cannot be one; return what is left."""
+    place = adopted(kind, farm) if DatabaseFile in kind.facets else into
+    wlr.drop(place)
+    return kind.held(place)
+
+
+def unlocked(into: str) -> bool:
+    wlr.unlock(into)
+    return wlr.status(into).is_unlocked
+
+
+def locked(into: str) -> bool:
+    wlr.lock(into)
+    return wlr.status(into).is_unlocked
+
+
+def retried(into: str) -> list[wlr.Retried]:
+    with pytest.raises(ReplayError, match="transaction 3"):
         wlr.replicate(into=into, engine="local")
-        assert wlr.files(into, "t", tick=1) == []
-        with duckdb.connect() as reader:
-            assert reader.execute("SELECT id, v FROM read_parquet(?)", [wlr.files(into, "t")]).fetchall() == [(1, "a")]
-        return
-    with pytest.raises(InvalidError, match=f"is {kind.noun}, which holds one tick"):
-        wlr.replicate(farm.url, into=into, keep="3")
-    replicate(farm, into)
-    for ask in (lambda: wlr.files(into, "t"), lambda: wlr.prune(into)):
-        with pytest.raises(InvalidError, match=f"is {kind.noun}, not a Parquet replica"):
-            ask()
+    wlr.accept(into)
+    return wlr.retry(into)
+
+
+# For each facet: what asks for it, and what is seen where a target has the facet.
+FACETS: dict[type[Any], dict[str, tuple[Callable[[Kind, HandmadeFarm, str], object], object]]] = {
+    Lake: {
+        "--keep": (lambda kind, farm, into: remembered(into, tick=2, keep="3").keep, "3"),
+        "--open": (lambda kind, farm, into: remembered(into, tick=2, open_tables="delta").open_tables, "delta"),
+        "wlr files": (lambda kind, farm, into: read_files(into), [(1, "a")]),
+        "wlr attach": (lambda kind, farm, into: wlr.attach(into, f"{into}.views").views, ("main.t",)),
+        "wlr prune": (lambda kind, farm, into: wlr.prune(into, keep="0").ticks, (0, 1)),
+    },
+    DatabaseFile: {
+        "--adopt": (lambda kind, farm, into: set(kind.held(adopted(kind, farm))), {"main.own", "main.t"}),
+        "--swap": (lambda kind, farm, into: [remembered(into, tick=2, swap=s).swaps for s in (True, False)], [True, False]),
+        "wlr drop": (dropped, {"main.own": {}}),
+    },
+    Roles: {"--access": (lambda kind, farm, into: remembered(into, tick=2, access=True).access, True)},
+    Rebuildable: {
+        "making a replica anew": (lambda kind, farm, into: wlr.replicate(into=into, tick=0, engine="local").tick, 0)
+    },
+    Guarded: {
+        "wlr unlock": (lambda kind, farm, into: unlocked(into), True),
+        "wlr lock": (lambda kind, farm, into: locked(into), False),
+        "wlr retry": (lambda kind, farm, into: retried(into), [wlr.Retried(3, 0)]),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("has", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["lacks", "has"])
+def test_a_target_has_a_facet_or_refuses_all_that_asks_for_it(
+    kind: Kind, farm: HandmadeFarm, into: str, has: bool
+) -> None:
+    if isinstance(kind, SwappingKind):
+        pytest.skip("it is a DuckDB file")
+    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(3), rows(77))])
+    replicate(farm, into, 2)
+    assert set(FACETS) == set(Facet.__subclasses__())
+    target = target_at(into)
+    assert {facet for facet in FACETS if facet.of(target)} == kind.facets
+    asks = ((facet, *ask) for facet in FACETS if (facet in kind.facets) == has for ask in FACETS[facet].items())
+    before = (kind.held(into), [(each.target, each.position) for each in replicas(farm.db)])
+    for facet, asked, (ask, seen) in asks:
+        if has:
+            assert ask(kind, farm, into) == seen, asked
+        else:
+            with pytest.raises(facet.error, match=f"is {kind.noun}: {asked} is for {facet.owners}$") as caught:
+                ask(kind, farm, into)
+            assert caught.value.hint
+            assert (kind.held(into), [(each.target, each.position) for each in replicas(farm.db)]) == before, asked
 
 
 # Going back ----------------------------------------------------------------------------------------------------------
@@ -821,7 +900,7 @@ def test_a_row_that_was_changed_here_cannot_be_undone_silently(kind: Kind, farm:
     try:
         done = wlr.replicate(into=into, tick=6, engine="local")
     except UnsupportedError as error:
-        assert "made anew" in error.message
+        assert "anew" in error.message
         assert kind.held(into) == held
     else:
         assert "cannot be undone" in done.anew

@@ -19,6 +19,7 @@ from cli.command import run_app
 from tests.scratch import attached
 from tests.sites import Sites
 from wlc.farm.errors import InvalidError
+from wlr.findings import check_drill
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def test_a_transaction_is_undone_and_a_moment_has_a_name(master: Path, run: Run)
     run(f"wlc undo sales.duckdb --tick {newest}")
     assert rows(master) == [1]
     assert json.loads(run("wlr drill sales --json"))["is_sound"]
-    wlr.check_drill(wlr.drill("sales"), "sales")
+    check_drill(wlr.drill("sales"), "sales")
 
 
 def test_a_replica_is_registered_repaired_switched_and_dropped(master: Path, run: Run) -> None:

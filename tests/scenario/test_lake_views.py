@@ -75,5 +75,5 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
     with pytest.raises(InvalidError, match="is a replica, whose tables"):
         wlr.attach(lake, copy)
-    with pytest.raises(InvalidError, match="not a Parquet replica"):
+    with pytest.raises(InvalidError, match="wlr attach is for Parquet replicas"):
         wlr.attach(copy, own)

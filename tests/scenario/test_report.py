@@ -19,6 +19,7 @@ import wlr
 from tests.fault.processes import call_command
 from wlc.farm.errors import InvalidError
 from wlr.reporting.page import shown
+from wlr.reporting.writing import report_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -69,7 +70,7 @@ def test_facts_are_those_of_the_log(farm: Path) -> None:
 def test_a_period_leaves_out_what_arrived_before_it(farm: Path) -> None:
     found = wlr.report(str(farm / "sales"), since=datetime.now(UTC) + timedelta(hours=1))
     assert (found.batches, found.tables, found.bytes_per_row, found.tick) == ((), (), None, 6)
-    assert "How long commits waited" not in wlr.report_page(found)
+    assert "How long commits waited" not in report_page(found)
 
 
 def test_a_damaged_log_file_is_a_problem_and_not_the_end_of_the_report(farm: Path, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_damaged_log_file_is_a_problem_and_not_the_end_of_the_report(farm: Pat
     assert any(damaged.name in problem for problem in found.problems)
     assert found.audit is not None
     assert found.audit.problems
-    page = wlr.report_page(found)
+    page = report_page(found)
     assert damaged.name in page
     assert "problems.</strong>" in page
 
@@ -130,7 +131,7 @@ def test_a_browser_shows_it_without_errors_and_without_overflow(farm: Path, tmp_
           needed: document.documentElement.scrollWidth, drawn: Math.max(0, ...drawn)}), "*");
       }, 500));
     </script>"""
-    page.write_text(wlr.report_page(wlr.report(str(farm / "sales"))).replace("<head>", f"<head>{probe}", 1))
+    page.write_text(report_page(wlr.report(str(farm / "sales"))).replace("<head>", f"<head>{probe}", 1))
     # Windows of this browser are at least 500 pixels wide, frames are not.
     frame = tmp_path / "frame.html"
     frame.write_text(f"""<!doctype html><style>body {{ margin: 0 }} iframe {{ border: 0 }}</style>

@@ -12,6 +12,7 @@ import pytest
 
 import wlc
 import wlr
+from wlr.reporting.writing import report_page
 from wlr.service.health import Attendant
 from wlr.service.job_states import Board
 from wlr.service.pages import Pages
@@ -94,7 +95,7 @@ def test_the_only_database_is_shown_live_with_the_facts_of_the_report(served, mo
     ((status, kind, page),) = answers
     assert (status, kind, made) == (200, "text/html; charset=utf-8", ["sales"])
     moment = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|is \d+s old|[\d.]+ [kMGT]?B free")
-    expected = wlr.report_page(wlr.report("sales", farm="farm"))
+    expected = report_page(wlr.report("sales", farm="farm"))
     assert "parrots" not in page
     assert moment.sub("", page) == moment.sub("", expected)
     with wlc.connect("sales.duckdb") as connection:

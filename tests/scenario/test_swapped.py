@@ -276,7 +276,7 @@ def test_a_run_killed_around_each_change_of_a_name_leaves_a_replica_that_goes_on
 
 
 def test_only_duckdb_replicas_swap(farm: HandmadeFarm, tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="--swap is for DuckDB replicas"):
+    with pytest.raises(InvalidError, match="--swap is for DuckDB files"):
         wlr.replicate(farm.url, into=tmp_path / "lake", swap=True)
     with pytest.raises(InvalidError, match="exclude each other"):
         wlr.replicate(farm.url, into=tmp_path / "copy.duckdb", swap=True, adopt=True)

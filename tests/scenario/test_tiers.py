@@ -30,6 +30,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
 from wlc.farm.registry import Replica, register, replicas
 from wlc.farm.upstreams import ORIGIN, claims, upstreams
+from wlc.tiers.attaching import read_through
 from wlr.engine.adapters import target_at
 
 
@@ -260,7 +261,7 @@ def test_defect_a_many_who_claim_at_once_get_no_more_slots_than_there_are(town: 
     def read(number: int) -> tuple[str, int | None]:
         me = Replica(f"r{number}", f"/r{number}", None, None, utc_now(), "host", "ann")
         ready.wait()
-        return wlc.read_through(
+        return read_through(
             town.registry,
             me,
             Attachment(town.registry.url),

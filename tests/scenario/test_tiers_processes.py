@@ -36,6 +36,8 @@ from wlc.farm.upstreams import claims
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from wlc.tiers.overview import TierMember
+
 pytestmark = pytest.mark.slow
 
 # Nobody is silent because the machine is busy.
@@ -95,15 +97,15 @@ class Land:
     def replicate(self, name: str, *words: object, code: int = 0) -> str:
         return self.run("wlr", "replicate", *words, "--into", self.into(name), code=code)
 
-    def members(self, registry: str = "hq") -> dict[str, wlc.TierMember]:
+    def members(self, registry: str = "hq") -> dict[str, TierMember]:
         """Return who is in the tree, by the last part of their places."""
         tree = wlc.tier_tree(self.place(registry))
         return {member.url.removesuffix("/shop").rpartition("/")[2]: member for member in tree.members}
 
-    def wait_for(self, name: str, **wanted: Any) -> wlc.TierMember:
+    def wait_for(self, name: str, **wanted: Any) -> TierMember:
         """Wait until the registry says so of a member."""
 
-        found: list[wlc.TierMember] = []
+        found: list[TierMember] = []
 
         def is_so() -> bool:
             found.extend(member for key, member in self.members().items() if key == name)

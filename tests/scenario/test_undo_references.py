@@ -18,6 +18,7 @@ from tests.scenario.test_undo import EXAMPLES, master_of, run, text
 from tests.sites import Sites
 from wlc.capture.duckdb import compensation
 from wlc.farm.errors import ChangedSinceError, InvalidError, UnavailableError
+from wlc.masters.compensation import ChangedRows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -220,7 +221,7 @@ def test_what_fails_between_two_transactions_is_said_and_the_same_does_the_rest(
     with pytest.raises(UnavailableError, match=r"1 of 2 transactions were committed; then rows of main\.p.*No space"):
         wlr.undo(source, tick)
     monkeypatch.undo()
-    assert wlr.undo(source, tick).tables == (wlc.ChangedRows("main.p", 0, 1, 0),)
+    assert wlr.undo(source, tick).tables == (ChangedRows("main.p", 0, 1, 0),)
     assert rows_of(source) == empty()
 
 

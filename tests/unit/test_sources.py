@@ -12,6 +12,7 @@ import wlc
 from wlc.farm.errors import InvalidError
 from wlc.masters import adapters
 from wlc.masters.contract import Source
+from wlc.masters.operations import check_repair
 
 ROOT = Path(wlc.__file__).parent
 VERBS = [name for name, verb in vars(adapters.SourceModule).items() if inspect.isfunction(verb) and name[0] != "_"]
@@ -58,7 +59,7 @@ def test_verbs_that_only_one_engine_has_get_a_plain_answer_of_the_other(tmp_path
         adapters.module_of(file).check_run(str(file))
     assert caught.value.hint == f"wlc flush {file}"
     url = "postgresql://ann:secret@localhost/shop"
-    for refused in (lambda: wlc.check_repair(url), lambda: wlc.connect(url)):
+    for refused in (lambda: check_repair(url), lambda: wlc.connect(url)):
         with pytest.raises(InvalidError) as caught:
             refused()
         assert "postgresql://ann@localhost/shop" in str(caught.value.hint)

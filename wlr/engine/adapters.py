@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from wlr.engine.contract import Target
+    from wlr.engine.contract import Lake, Target
 
 _PARQUET = "parquet://"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -76,8 +76,8 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
     return Place("duckdb", str(path), without_password(str(path)), options)
 
 
-def folder_target(folder: Path) -> Target:
-    """Return the target whose files can become a snapshot's, in a local folder; see `Target.as_snapshot`."""
+def folder_target(folder: Path) -> Lake:
+    """Return the target whose files can become a snapshot's, in a local folder; see `Lake.as_snapshot`."""
     return _parquet(_parquet_place(str(folder), {}))
 
 
@@ -99,7 +99,7 @@ def _postgres(place: Place) -> Target:
     return PostgresTarget(place)
 
 
-def _parquet(place: Place) -> Target:
+def _parquet(place: Place) -> Lake:
     from wlr.engine.parquet.target import ParquetTarget
 
     return ParquetTarget(place)

@@ -1,16 +1,16 @@
-"""The contract of replica engines: what every kind of target can do, or the answer of one that cannot."""
+"""The contract of replica engines: what every kind of target can do, and facets for what only some kinds can do."""
 
 from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from wlc.farm.did_you_mean import file_meant
-from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlr.plan.failure import ContradictionError, StepError
 from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import matches
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
     from wlr.plan.retention import PrunedTicks
     from wlr.plan.step import Step
 
+# The hint where a place holds nothing but the replica.
+DELETE_PLACE = "Delete the place itself, then: wlc forget DB ID"
+
 
 class Target(ABC):
     """A place that a replica of one kind is in, or can be made in.
 
     Attributes:
         noun: What such a place is, for messages.
-        has_quarantine: Replicas keep the rows of accepted transactions.
         place: Where it is.
     """
 
     noun: ClassVar[str]
-    has_quarantine: ClassVar[bool] = True
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -91,59 +92,6 @@ class Target(ABC):
             UnsupportedError: The snapshot cannot be loaded.
         """
 
-    def rebuild(self, new: NewReplica) -> None:  # noqa: ARG002
-        """Make the replica that is there anew, all or nothing.
-
-        Raises:
-            UnsupportedError: Replicas of this kind cannot be made anew in their place.
-            InvalidError: Something of the replica's owner would be lost.
-        """
-        message = f"{self} is {self.noun}, which cannot be made anew in its place"
-        raise UnsupportedError(message, hint="Replicate into another place.", path=str(self))
-
-    def adopt(self) -> None:
-        """Let the replica be made inside the database that is there, beside what it holds.
-
-        Raises:
-            InvalidError: Replicas of this kind have a place of their own.
-        """
-        message = f"{self} is {self.noun}: --adopt is for DuckDB files that have tables of their own"
-        raise InvalidError(message, hint="Leave --adopt out.")
-
-    def set_swaps(self, swaps: bool) -> None:
-        """Let rounds go to a second file that then takes the replica's place, or end that.
-
-        Raises:
-            InvalidError: Readers of a replica of this kind are never blocked.
-        """
-        if swaps:
-            message = f"{self} is {self.noun}, whose readers are never blocked: --swap is for DuckDB replicas"
-            raise InvalidError(message, hint="Leave --swap out.")
-
-    def wants_swaps(self, known: bool) -> bool:
-        """Say whether rounds go to a second file from now on, given what the replica remembers of that."""
-        return known
-
-    def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:  # noqa: B027
-        """Refuse to make a replica that would have something with the name of what is there already.
-
-        Args:
-            statements: Those that will make it; read only where something is there.
-            patterns: Of the tables that it will have.
-
-        Raises:
-            InvalidError: A name is taken; nothing was written.
-        """
-
-    def remove(self) -> None:
-        """Remove the replica, and nothing else, from the database that it was adopted into.
-
-        Raises:
-            InvalidError: There is no replica, or it is all that the place holds.
-        """
-        message = f"{self} was not made with --adopt, and holds nothing but the replica"
-        raise InvalidError(message, hint="Delete the place itself, then: wlc forget DB ID", path=str(self))
-
     @abstractmethod
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
         """Open the replica for writing; nobody else can until it is closed.
@@ -156,17 +104,6 @@ class Target(ABC):
             InvalidError: There is no replica.
             UnavailableError: Another process, or this one, has it open.
         """
-
-    def open_to_roll(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
-        """Open the replica to apply the log from wherever what is opened stands, which may be behind the replica.
-
-        Arguments and errors are those of `open`.
-        """
-        return self.open(folders, bulk)
-
-    def begins_again(self) -> bool:
-        """Give up what stood behind the replica when it was opened to roll; say whether there was such a thing."""
-        return False
 
     @abstractmethod
     def scanned(self, work: Path, storage_options: Mapping[str, Any] | None = None) -> AbstractContextManager[Scan]:
@@ -182,89 +119,166 @@ class Target(ABC):
             CorruptError: One of its files is damaged.
         """
 
-    def unlock(self) -> None:
-        """Allow direct writes to replicated tables."""
-        self._set_unlocked(True)
 
-    def lock(self) -> None:
-        """Refuse direct writes to replicated tables."""
-        self._set_unlocked(False)
+class Facet(Target):
+    """A target with an ability that only some kinds of replicas have.
 
-    def _set_unlocked(self, is_unlocked: bool) -> None:
-        with self.open() as replica:
-            replica.remember(replace(replica.state, is_unlocked=is_unlocked))
+    Attributes:
+        owners: Replicas of these kinds, for messages.
+        error: The error of other targets.
+    """
 
-    # Old ticks and files, which most engines do not have
+    owners: ClassVar[str]
+    error: ClassVar[type[FarmError]] = InvalidError
 
-    def check_keep(self, keep: str) -> None:  # noqa: ARG002
+    @classmethod
+    def of(cls, target: Target) -> Self | None:
+        """Return the target if it has the facet, otherwise None."""
+        return target if isinstance(target, cls) else None
+
+    @classmethod
+    def required(cls, target: Target, asked: str, hint: str = "") -> Self:
+        """Return the target, which must have the facet.
+
+        Args:
+            target: The target that an option, key or command was given for.
+            asked: The option, key or command, which needs the facet.
+            hint: The way out, if leaving out an option or key is not one.
+
+        Raises:
+            FarmError: The target lacks the facet; the class is `error`.
+        """
+        if (found := cls.of(target)) is not None:
+            return found
+        known = f"wlr status {shlex.quote(str(target))}" if asked.startswith("wlr ") else f"Leave {asked} out."
+        raise cls.error(f"{target} is {target.noun}: {asked} is for {cls.owners}", hint=hint or known, path=str(target))
+
+
+class Rebuildable(Facet):
+    """A replica can be made anew in its place."""
+
+    owners = "DuckDB and Parquet replicas"
+    error = UnsupportedError
+
+    @abstractmethod
+    def rebuild(self, new: NewReplica) -> None:
+        """Make the replica that is there anew, all or nothing.
+
+        Raises:
+            InvalidError: Something of the replica's owner would be lost.
+        """
+
+
+class Guarded(Facet):
+    """Others could write to its tables: a lock refuses that, and a quarantine keeps rows of accepted transactions."""
+
+    owners = "DuckDB and PostgreSQL replicas"
+    error = UnsupportedError
+
+
+class Roles(Facet):
+    """The database has roles, which can get privileges."""
+
+    owners = "PostgreSQL replicas"
+
+
+class DatabaseFile(Facet):
+    """A replica can share its file with an owner, or swap the file for a second one, which never blocks readers."""
+
+    owners = "DuckDB files"
+
+    @abstractmethod
+    def adopt(self) -> None:
+        """Let the replica be made inside the database that is there, beside what it holds."""
+
+    @abstractmethod
+    def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:
+        """Refuse to make a replica that would have something with the name of what is there already.
+
+        Args:
+            statements: Those that will make it; read only where something is there.
+            patterns: Of the tables that it will have.
+
+        Raises:
+            InvalidError: A name is taken; nothing was written.
+        """
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the replica, and nothing else, from the database that it was adopted into.
+
+        Raises:
+            InvalidError: There is no replica, or it is all that the file holds.
+        """
+
+    @abstractmethod
+    def set_swaps(self, swaps: bool) -> None:
+        """Let rounds go to a second file that then takes the replica's place, or end that."""
+
+    @abstractmethod
+    def wants_swaps(self, known: bool) -> bool:
+        """Say whether rounds go to a second file from now on, given what the replica remembers of that."""
+
+    @abstractmethod
+    def open_to_roll(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
+        """Open the replica to apply the log from wherever what is opened stands, which may be behind the replica.
+
+        Arguments and errors are those of `Target.open`.
+        """
+
+    @abstractmethod
+    def begins_again(self) -> bool:
+        """Give up what stood behind the replica when it was opened to roll; say whether there was such a thing."""
+
+
+class Lake(Facet):
+    """A replica keeps old ticks, in files that never change and that other programs can read."""
+
+    owners = "Parquet replicas"
+
+    @abstractmethod
+    def check_keep(self, keep: str) -> None:
         """Check how much of the past should stay readable, as the user typed it.
 
         Raises:
-            InvalidError: The text is invalid, or a replica of this kind holds one tick only.
+            InvalidError: The text is invalid.
         """
-        message = f"{self} is {self.noun}, which holds one tick: --keep is for Parquet replicas"
-        raise InvalidError(message, hint="Leave --keep out.")
 
-    def check_open_tables(self, kind: str) -> None:  # noqa: ARG002
+    @abstractmethod
+    def check_open_tables(self, kind: str) -> None:
         """Check which readers can read the tables, as the user typed it.
 
         Raises:
-            InvalidError: There is no such kind, or a replica of this kind has no files.
+            InvalidError: There is no such kind.
         """
-        message = f"{self} is {self.noun}, which has no files: --open is for Parquet replicas"
-        raise InvalidError(message, hint="Leave --open out.")
 
-    def check_access(self) -> None:
-        """Check that roles can get privileges.
-
-        Raises:
-            InvalidError: A replica of this kind has no roles.
-        """
-        message = f"{self} is {self.noun}, which has no roles: --access is for PostgreSQL replicas"
-        raise InvalidError(message, hint="Leave --access out.")
-
-    def check_prune(self) -> None:
-        """Check that old ticks can be removed.
-
-        Raises:
-            InvalidError: A replica of this kind has no files.
-        """
-        raise self._has_no_files()
-
-    def files(self, table: str, tick: int | None = None) -> list[str]:  # noqa: ARG002
+    @abstractmethod
+    def files(self, table: str, tick: int | None = None) -> list[str]:
         """Return paths or URLs of the files that hold a table at a tick; see `wlr.files`."""
-        raise self._has_no_files()
 
-    def stored_tables(self, tick: int | None = None) -> StoredTables | None:  # noqa: ARG002
-        """Return the tables as of a tick, the current one if omitted; None if rows are not in files that never change.
+    @abstractmethod
+    def stored_tables(self, tick: int | None = None) -> StoredTables:
+        """Return the tables as of a tick, the current one if omitted.
 
         Raises:
             InvalidError: There is no replica, or it has not reached the tick.
             ExpiredError: The tick was pruned, or passed over.
         """
-        return None
 
-    def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:  # noqa: ARG002
+    @abstractmethod
+    def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:
         """Remove ticks that need not stay readable; see `wlr.prune`."""
-        raise self._has_no_files()
 
-    def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:  # noqa: ARG002
-        """Return the replica as a snapshot of a farm database: its manifest, without a vector, and its local files.
+    @abstractmethod
+    def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:
+        """Return a replica on a local disk as a snapshot of a farm database.
 
         Args:
             database: Name of the farm database.
 
         Returns:
-            The manifest, and a local file for each path that it names.
-
-        Raises:
-            InvalidError: A replica of this kind has no files that can be a snapshot's.
+            The manifest, without a vector, and a local file for each path that it names.
         """
-        raise self._has_no_files()
-
-    def _has_no_files(self) -> InvalidError:
-        message = f"{self} is {self.noun}, not a Parquet replica"
-        return InvalidError(message, hint="wlr status TARGET", path=str(self))
 
 
 class OpenReplica(ABC):
@@ -313,18 +327,13 @@ class OpenReplica(ABC):
 
         Args:
             state: The new state.
-            kept: Nothing in a replica without a quarantine. Files lie in the folders that the replica was opened with.
+            kept: Nothing in a replica that is not `Guarded`. Files lie in the folders that the replica was opened with.
         """
         self.remember(state)
 
     def quarantined(self, work: Path) -> list[Quarantined]:  # noqa: ARG002
-        """Return what is in quarantine; files are written to a folder.
-
-        Raises:
-            UnsupportedError: A replica of this kind keeps nothing.
-        """
-        message = "this replica does not keep the rows of accepted transactions"
-        raise UnsupportedError(message, hint="wlr repair TARGET --table TABLE makes a table what it is in the master")
+        """Return what is in quarantine; files are written to a folder."""
+        return []
 
     def move(self, state: ReplicaState) -> None:
         """Store a state at another position at which the replica holds the same rows, in another log."""

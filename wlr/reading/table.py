@@ -16,6 +16,7 @@ from wlc.dialect.types import load_sql
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlr.engine.calculator import connect, reading
+from wlr.engine.contract import Lake
 from wlr.reading import query
 from wlr.reading.condition import checked_condition, chosen_columns
 from wlr.reading.contents import contents_at, narrowed, refuse_broken
@@ -137,9 +138,9 @@ class _Request:
             master = target.read_state().master
             message = f"{target} is a replica, which is read as of a tick and not of a time"
             raise InvalidError(message, hint=f"Read the farm: wlr.read({master!r}, {self._table!r}, until=…)")
-        stored = target.stored_tables(self._stop.tick)
-        if stored is None:
+        if (lake := Lake.of(target)) is None:
             return self._of_rows(target, storage_options)
+        stored = lake.stored_tables(self._stop.tick)
         name = named_table(self._table, stored.layouts, f"in {target} at tick {stored.tick}")
         layout = stored.layouts[name]
         wanted, condition = self._chosen(name, layout)

@@ -13,6 +13,7 @@ from wlc.farm.circle import find_circle
 from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.paths import parse_log_path
+from wlc.farm.reachable_past import Window
 from wlc.farm.read_ahead import read_ahead
 from wlr.doctor import GOOD, NOTE, WRONG, Checkup, examine
 from wlr.farm_audit import FarmAudit, verify_farm
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from wlc import RegisteredReader, SiteStatus, TierMember
+    from wlc import RegisteredReader, SiteStatus
     from wlc.farm.database import FarmDatabase
     from wlc.farm.keep_policy import KeepPolicy
     from wlc.farm.model import Batch
     from wlc.farm.tags import Tag
+    from wlc.tiers.overview import TierMember
 
 _PERIOD = timedelta(days=30)
 # A report reads the log files of its period; more would keep a reader of the page waiting.
@@ -163,7 +165,7 @@ def report(
     newest = [ask(partial(_snapshot, database, tick), None) for tick in ticks[: -_MOST_SNAPSHOTS - 1 : -1]]
     snapshots = tuple(snapshot for snapshot in newest if snapshot)
     keeping = ask(partial(wlc.retention, database.url, storage_options=storage_options), None)
-    window = keeping.window if keeping else wlc.Window(None, None)
+    window = keeping.window if keeping else Window(None, None)
     rows = sum(batch.rows for batch in log.batches)
     return DatabaseReport(
         database=database.name,

@@ -6,14 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import wlc
 from wlc.farm.byte_count import parse_rate
 from wlc.farm.errors import InvalidError
 from wlc.farm.keep_policy import KeepPolicy, checked
 from wlc.farm.paths import check_database_name, feed_path
 from wlc.farm.seal.keys import KINDS, read_key_file
 from wlc.farm.store import open_store
+from wlc.masters.running import check_run
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import DatabaseFile, Lake, Roles
 from wlr.feeding import feed_start
 from wlr.feeds.adapters import OutputSettings, output_at
 from wlr.plan.row_filters import row_filters
@@ -46,7 +47,7 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
     if isinstance(item, DatabaseItem):
         yield from _of_database(item)
     elif isinstance(item, MasterItem):
-        yield "source", partial(wlc.check_run, item.source)
+        yield "source", partial(check_run, item.source)
     elif isinstance(item, ReplicaItem):
         yield from _of_replica(item, farm)
     elif isinstance(item, FeedItem):
@@ -77,18 +78,18 @@ def _of_replica(item: ReplicaItem, farm: ListedFarm | None) -> Iterator[Check]:
     yield "into", made
     yield "engine", partial(check_engine, item.engine)
     if item.keep is not None:
-        yield "keep", lambda: made().check_keep(item.keep or "")
+        yield "keep", lambda: Lake.required(made(), "keep").check_keep(item.keep or "")
     if item.open is not None:
-        yield "open", lambda: made().check_open_tables(item.open or "")
+        yield "open", lambda: Lake.required(made(), "open").check_open_tables(item.open or "")
     if item.access:
-        yield "access", lambda: made().check_access()
+        yield "access", lambda: Roles.required(made(), "access")
     if item.adopt:
-        yield "adopt", lambda: made().adopt()
+        yield "adopt", lambda: DatabaseFile.required(made(), "adopt")
         yield "swap", partial(_refuse_both, item.swap)
     if item.swap:
-        yield "swap", lambda: made().set_swaps(True)
+        yield "swap", lambda: DatabaseFile.required(made(), "swap")
     if item.prune_every is not None:
-        yield "prune_every", lambda: made().check_prune()
+        yield "prune_every", lambda: Lake.required(made(), "prune_every")
     yield from _of_filters(item)
 
 

@@ -13,6 +13,7 @@ from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_age
 from wlc.farm.errors import InvalidError
 from wlc.farm.store import join_url
+from wlr.findings import check_audit, check_drill, check_verified
 from wlr.replica_settings import place_read
 from wlr.service import measuring
 from wlr.service.job_states import Done, Observed, WorkStanding
@@ -164,7 +165,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
 
     def verify(turn: Turn) -> Done:
         found = wlr.verify(item.into, storage_options=place.options, progress=turn.progress)
-        wlr.check_verified(found, item.into)
+        check_verified(found, item.into)
         return Done(facts={"tick": found.tick, "tables": len(found.tables)})
 
     def prune(_: Turn) -> Done:
@@ -334,12 +335,12 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
 
     def verify(turn: Turn) -> Done:
         audit = wlr.verify_farm(place.database, window=item.verify_window, progress=turn.progress, **place.where)
-        wlr.check_audit(audit, item.name, item.verify_window)
+        check_audit(audit, item.name, item.verify_window)
         return Done(bytes=audit.bytes, facts={"tick": audit.tick, "files": audit.files})
 
     def drill(turn: Turn) -> Done:
         done = wlr.drill(place.database, folder=item.drill_folder, progress=turn.progress, **place.where)
-        wlr.check_drill(done, item.name)
+        check_drill(done, item.name)
         return Done(facts=facts_of(done))
 
     observe = partial(measuring.database, place.url, place.options)

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 import wlr
 from wlc.farm.errors import FarmError, InvalidError
+from wlr.reporting.writing import report_page
 from wlr.service.settings import MasterItem
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _answer(page: _Page) -> WebAnswer:
         found = wlr.report(
             page.database, farm=farm.url if farm else None, storage_options=(farm.options if farm else None) or None
         )
-        return WebAnswer(200, HTML, wlr.report_page(found).encode())
+        return WebAnswer(200, HTML, report_page(found).encode())
     except (FarmError, OSError) as error:
         hint = f"\n{error.hint}" if isinstance(error, FarmError) and error.hint else ""
         # What is invalid here is the installation or the file, and not the request.

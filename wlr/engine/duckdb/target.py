@@ -6,7 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.opening import wal_of
-from wlr.engine.contract import Target
+from wlc.farm.errors import InvalidError
+from wlr.engine.contract import DELETE_PLACE, DatabaseFile, Guarded, Rebuildable
 from wlr.engine.duckdb.connection import present_before, work_folder
 from wlr.engine.duckdb.state import look
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from wlr.engine.state import ReplicaState
 
 
-class DuckDBTarget(Target):
+class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
     """A DuckDB file that is, or can become, a replica."""
 
     noun = "a DuckDB file"
@@ -111,7 +112,8 @@ class DuckDBTarget(Target):
 
         catalog = self.read_state().catalog
         if not is_adopted(self.place.path):
-            super().remove()
+            message = f"{self} was not made with --adopt, and holds nothing but the replica"
+            raise InvalidError(message, hint=DELETE_PLACE, path=str(self))
         remove(self.place.path, catalog)
 
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:

@@ -49,7 +49,7 @@ def build(folder: LakeFolder, new: NewReplica) -> None:
 
 
 def rebuild(folder: LakeFolder, new: NewReplica) -> None:
-    """Make a replica anew in its place; see `wlr.engine.contract.Target.rebuild`. Its old ticks are gone."""
+    """Make a replica anew in its place; see `wlr.engine.contract.Rebuildable`. Its old ticks are gone."""
     lease = Lease(folder.store, LEASE)
     try:
         pointer, version = folder.require()

@@ -1,45 +1,50 @@
-"""A folder or bucket of Parquet files as a target."""
+"""A folder or bucket of Parquet files as a target, with its old ticks: their files, and how they are pruned."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import InvalidError, UnsupportedError
-from wlr.engine.contract import Target
+from wlc.farm import table_names
+from wlc.farm.clock import utc_now
+from wlc.farm.did_you_mean import tables_meant
+from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.model import Digest, Manifest, SnapshotTable
+from wlc.farm.paths import snapshot_data_path
+from wlr.engine.contract import Lake, Rebuildable
 from wlr.engine.parquet.build import build, rebuild
 from wlr.engine.parquet.folder import LakeFolder, with_version
 from wlr.engine.parquet.open_tables import DELTA
-from wlr.engine.parquet.past import files_of, stored_tables, surplus
 from wlr.engine.parquet.replica import open_replica
 from wlr.engine.parquet.scan import scanned
-from wlr.engine.parquet.snapshot import as_snapshot
-from wlr.plan.retention import parse_keep
+from wlr.engine.scan import StoredTables
+from wlr.engine.table_files import fetched
+from wlr.plan.retention import PrunedTicks, keep_ticks, parse_keep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
 
-    from wlc.farm.model import Manifest
+    from wlc.farm.model import DataFile, Name
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import NewReplica
     from wlr.engine.parquet.replica import OpenLake
+    from wlr.engine.parquet.version import LakeTable, Version
     from wlr.engine.place import Place
-    from wlr.engine.scan import Scan, StoredTables
+    from wlr.engine.scan import Scan
     from wlr.engine.state import ReplicaState
-    from wlr.plan.retention import PrunedTicks
 
 # A run that was killed may have left half-written files. No file takes longer than this to write.
 _HALF_WRITTEN_S = 86_400.0
 
 
-class ParquetTarget(Target):
+class ParquetTarget(Lake, Rebuildable):
     """A folder or bucket that is, or can become, a replica."""
 
     noun = "a Parquet replica"
-    has_quarantine = False
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -69,9 +74,6 @@ class ParquetTarget(Target):
     ) -> AbstractContextManager[Scan]:
         return scanned(self.folder, work)
 
-    def _set_unlocked(self, is_unlocked: bool) -> None:  # noqa: ARG002
-        raise UnsupportedError(f"{self} is a Parquet replica, whose files are never written to: it has no lock")
-
     def check_keep(self, keep: str) -> None:
         parse_keep(keep)
 
@@ -79,27 +81,90 @@ class ParquetTarget(Target):
         if kind not in (DELTA, "none"):
             raise InvalidError(f"tables cannot be open to {kind!r}", hint="--open delta, or --open none")
 
-    def check_prune(self) -> None:
-        pass
-
     def files(self, table: str, tick: int | None = None) -> list[str]:
-        return files_of(self.folder, table, tick)
+        tables = {found.table: found for found in self._version(tick).tables}
+        if (name := table_names.find(table, tables)) is not None:
+            return [f"{self.folder.url}/{part.file.path}" for part in tables[name].parts]
+        raise InvalidError(f"{self} has no table {table}", hint=tables_meant(table, tables), path=str(self))
 
     def stored_tables(self, tick: int | None = None) -> StoredTables:
-        return stored_tables(self.folder, tick)
+        version = self._version(tick)
+        tables = {table.table: table for table in version.tables}
 
-    def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:
-        return as_snapshot(self.folder, database)
+        @contextmanager
+        def files(name: Name, is_checked: bool) -> Iterator[list[Path]]:
+            with ExitStack() as stack:
+                parts = (fetched(self.folder.store, part, is_checked=is_checked) for part in tables[name].parts)
+                yield [stack.enter_context(part).path for part in parts]
+
+        return StoredTables(version.position.tick, {name: table.layout for name, table in tables.items()}, files)
+
+    def _version(self, tick: int | None) -> Version:
+        current = self.folder.read_current(self.folder.require()[0])
+        if tick is None or tick == current.position.tick:
+            return current
+        if tick > current.position.tick:
+            message = f"{self} is at tick {current.position.tick}, not yet at {tick}"
+            raise InvalidError(message, hint=f"wlr replicate --into {self} --tick {tick}", path=str(self))
+        listed = self.folder.manifests(tick)
+        # Between two manifests there is no state of the replica to read.
+        if not listed or listed[-1][0] != tick:
+            ticks = ", ".join(str(known) for known, _ in self.folder.manifests(current.position.tick)[-10:])
+            message = f"{self} cannot be read at tick {tick}"
+            raise ExpiredError(message, hint=f"It can at {ticks}; others were pruned or passed over.", path=str(self))
+        return self.folder.read_version(listed[-1][1])
 
     def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:
         if dry_run:
             # This writes nothing, not even a lease, so that it works while a run is under way.
-            state = self.read_state()
-            pruned, _ = surplus(self.folder, state.position.tick, state.keep if keep is None else keep)
-            return replace(pruned, is_dry_run=True)
+            return replace(self._surplus(self.read_state(), keep)[0], is_dry_run=True)
         with self.open() as replica:
-            state = replica.state
-            pruned, paths = surplus(self.folder, state.position.tick, state.keep if keep is None else keep)
+            pruned, paths = self._surplus(replica.state, keep)
             replica.remove(paths)
             self.folder.store.sweep(_HALF_WRITTEN_S)
         return pruned
+
+    def _surplus(self, state: ReplicaState, keep: str | None) -> tuple[PrunedTicks, list[str]]:
+        """Find files that need not stay readable, and their paths in the order in which to remove them."""
+        wanted, current = parse_keep(state.keep if keep is None else keep), state.position.tick
+        versions = [(tick, path, self.folder.read_version(path)) for tick, path in self.folder.manifests(current)]
+        kept = keep_ticks([(tick, version.made) for tick, _, version in versions], wanted, utc_now())
+        gone = [(tick, path) for tick, path, _ in versions if tick not in kept]
+        named = {
+            part.file.path
+            for tick, _, version in versions
+            if tick in kept
+            for table in version.tables
+            for part in table.parts
+        }
+        # Files of a later tick belong to a run that is under way.
+        files = self.folder.data_files()
+        unnamed = [(path, size) for tick, path, size in files if tick <= current and path not in named]
+        pruned = PrunedTicks(tuple(tick for tick, _ in gone), len(unnamed), sum(size for _, size in unnamed), min(kept))
+        # Manifests first: a tick without a manifest does not exist, so its files can go at any time.
+        return pruned, [*(path for _, path in gone), *(path for path, _ in unnamed)]
+
+    def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:
+        version = self._version(None)
+        files: dict[str, Path] = {}
+        manifest = Manifest(
+            database=database,
+            position=version.position,
+            clock=version.clock or version.made,
+            catalog=version.catalog,
+            schema=version.schema,
+            schema_after=version.schema_after,
+            tables=tuple(self._snapshot_table(table, files) for table in version.tables),
+            sequences=version.sequences,
+            digests={name: digest for name, digest in version.digests.items() if isinstance(digest, Digest)},
+        )
+        return manifest, files
+
+    def _snapshot_table(self, table: LakeTable, files: dict[str, Path]) -> SnapshotTable:
+        listed: list[DataFile] = []
+        for part in table.parts:
+            path = snapshot_data_path(len(files))
+            with fetched(self.folder.store, part) as piece:
+                files[path] = piece.path
+            listed.append(replace(part.file, path=path))
+        return SnapshotTable(table.table, table.layout, tuple(listed))

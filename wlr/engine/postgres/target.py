@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from wlr.engine.calculator import connect_ahead
-from wlr.engine.contract import Target
+from wlr.engine.contract import Guarded, Roles
 from wlr.engine.postgres.build import build
 from wlr.engine.postgres.replica import open_replica
 from wlr.engine.postgres.scan import scanned
@@ -25,13 +25,10 @@ if TYPE_CHECKING:
     from wlr.engine.state import ReplicaState
 
 
-class PostgresTarget(Target):
+class PostgresTarget(Guarded, Roles):
     """A PostgreSQL database that is, or can become, a replica."""
 
     noun = "a PostgreSQL database"
-
-    def check_access(self) -> None:
-        """Its roles can get privileges."""
 
     def find_state(self) -> ReplicaState | None:
         return find_state(self.place)
