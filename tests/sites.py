@@ -22,6 +22,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
 from wlc.farm.store.local import LocalStore
 from wlc.masters import background
+from wlc.masters.site_life import SiteLife
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -164,7 +165,7 @@ def offline() -> Iterator[None]:
     def refuse(*_: object) -> None:
         raise wlc.UnavailableError("offline")
 
-    with patch.multiple(background, publish=refuse, settle_past=refuse):
+    with patch.object(background, "publish", refuse), patch.object(SiteLife, "settle_past", refuse):
         yield
 
 

@@ -605,6 +605,55 @@ def test_asking_where_a_replica_stands_loads_nothing_that_writes_one() -> None:
     assert not loaded & {"wlr.engine.duckdb.build", "wlr.fold.sql", "wlc.farm.registry", "wlc.farm.database"}
 
 
+# What only several sites need: all modules below these folders, and these modules.
+SITES_ONLY = (
+    "wlc.capture.duckdb.sites",
+    "wlc.dialect.rule_columns",
+    "wlc.farm.anchors",
+    "wlc.farm.circle",
+    "wlc.farm.membership",
+    "wlc.farm.mesh",
+    "wlc.farm.roles",
+    "wlc.masters.circle_place",
+    "wlc.masters.handover",
+    "wlc.masters.rejected",
+    "wlc.masters.restored",
+    "wlc.masters.site_life",
+    "wlc.masters.site_step",
+    "wlc.masters.unjudged",
+    "wlc.multi_master",
+)
+
+
+def test_what_only_sites_need_exists() -> None:
+    assert [name for name in SITES_ONLY if name not in modules()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", [None, "oslo"])
+def test_a_plain_master_loads_nothing_of_sites(tmp_path: Path, site: str | None) -> None:
+    """One that is alone begins, captures statements of every kind, commits, publishes, is repaired and shown."""
+    code = f"""
+import wlc
+file = {str(tmp_path / "shop.duckdb")!r}
+wlc.master(file, create=True, site={site!r})
+with wlc.connect(file) as shop:
+    shop.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v INTEGER)")
+    for statement in ("INSERT INTO t VALUES (1, 1), (2, 2)", "UPDATE t SET v = 3 WHERE k = 1", "DELETE FROM t"):
+        shop.execute(statement)
+    shop.execute("BEGIN; INSERT INTO t SELECT range, 0 FROM range(9); MERGE INTO t USING (SELECT 1 AS k) AS s"
+                 " USING (k) WHEN MATCHED THEN UPDATE SET v = 5; ALTER TABLE t ADD COLUMN w INTEGER; COMMIT")
+    wlc.flush(file)
+wlc.repair(file, published=None)
+assert wlc.compensate(file, ()).tick is None
+assert wlc.flush(file).tick == wlc.status(file).tick
+wlc.snapshot(file)
+wlc.stop(file)
+"""
+    loaded = {name for name in modules_after(code) for only in SITES_ONLY if is_below(name, only)}
+    assert ("wlc.masters.site_life" in loaded) if site else (loaded == set())
+
+
 def test_every_file_tells_one_story() -> None:
     lengths = {relative(file): len(file.read_text(encoding="utf-8").splitlines()) for file in sources()}
     assert {name: length for name, length in lengths.items() if length > FILE_LINES_MAX} == {}

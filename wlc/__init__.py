@@ -89,6 +89,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from wlc.connecting import connect
     from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
         CorruptError,
@@ -127,7 +128,6 @@ if TYPE_CHECKING:
     from wlc.masters.status import MasterStatus, preparation, status, tables_to_change
     from wlc.multi_master.administration import leave, set_role
     from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, rules, set_rule
-    from wlc.multi_master.connecting import connect
     from wlc.multi_master.joining import JoinedFrom, join, joined_from
     from wlc.multi_master.overview import SiteStatus, sites
     from wlc.multi_master.rejoining import GivenUp, begin_anew
@@ -141,6 +141,7 @@ else:
     __getattr__ = importer(
         __name__,
         {
+            "wlc.connecting": ("connect",),
             "wlc.farm.attachment": ("Keepalive",),
             "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
             "wlc.farm.keep_policy": ("KeepPolicy",),
@@ -170,7 +171,6 @@ else:
             "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),
             "wlc.multi_master.administration": ("leave", "set_role"),
             "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "rules", "set_rule"),
-            "wlc.multi_master.connecting": ("connect",),
             "wlc.multi_master.overview": ("SiteStatus", "sites"),
             "wlc.multi_master.joining": ("JoinedFrom", "join", "joined_from"),
             "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),

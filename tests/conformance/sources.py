@@ -27,11 +27,13 @@ class Engine(ABC):
         always_has_a_snapshot: A master that began empty has a snapshot, too.
         other_type: A statement that gives column v of table t the type INTEGER, of values that are numbers.
         has_merge: There is a MERGE statement.
+        has_sites: Its databases can be sites of several.
     """
 
     always_has_a_snapshot: ClassVar[bool] = False
     other_type: ClassVar[str]
     has_merge: bool = True
+    has_sites: ClassVar[bool] = True
 
     @abstractmethod
     def new(self) -> str:
@@ -80,6 +82,7 @@ class DuckDBEngine(Engine):
 
 class PostgresEngine(Engine):
     always_has_a_snapshot = True
+    has_sites = False
     other_type = "ALTER TABLE t ALTER v TYPE INTEGER USING v::integer"
 
     def __init__(self, cluster: Cluster) -> None:

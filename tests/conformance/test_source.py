@@ -20,9 +20,10 @@ from tests.postgres.held import held_by_duckdb
 from tests.postgres.server import OTHER_MAJORS
 from tests.selection import engine_params
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.errors import FencedError, InvalidError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conformance.sources import Engine
@@ -91,6 +92,33 @@ def test_database_that_is_no_master(engine: Engine) -> None:
     for call in (wlc.flush, wlc.snapshot, wlc.stop, wlc.status, wlc.tick, wlc.verify_source):
         with pytest.raises(InvalidError, match="is not a master"):
             call(source)
+
+
+SITE_COMMANDS: dict[str, Callable[[str], object]] = {
+    "master --site": lambda source: wlc.master(source, site="oslo"),
+    "take": wlc.take,
+    "take --dry-run": lambda source: wlc.take(source, dry_run=True),
+    "take --from": lambda source: wlc.take(source, site="rome"),
+    "resubmit": lambda source: wlc.resubmit(source, "rome:1"),
+    "join": lambda source: wlc.join(source, name="bank", site="rome"),
+}
+
+
+def test_an_engine_without_sites_says_so_in_one_sentence(engine: Engine, source: str) -> None:
+    """What lists things of sites lists none; everything else is refused, and changes nothing."""
+    assert (wlc.exceptions(source), wlc.conflicts(source)) == ([], [])
+    if engine.has_sites:
+        wlc.master(source, site="oslo")
+        assert wlc.take(source) == []
+        return
+    before, hints = wlc.status(source), set()
+    for name, call in SITE_COMMANDS.items():
+        with pytest.raises(UnsupportedError) as caught:
+            call(source)
+        assert "cannot be one of several sites: only DuckDB files can" in str(caught.value), name
+        hints.add(caught.value.hint)
+    assert len(hints) == 1
+    assert wlc.status(source) == before
 
 
 # Capture -------------------------------------------------------------------------------------------------------------

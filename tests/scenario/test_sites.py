@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import wlc
 import wlr
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import lines, permitted, take_step
+from wlc.capture.duckdb.sites import commits, lines, take_step
 from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 from wlc.farm.model import Ddl, Origin
 from wlc.multi_master.missing_steps import SiteLog
@@ -173,7 +173,7 @@ def test_rows_of_a_keyless_table_are_refused_whoever_published_them(
 ) -> None:
     before = two.rows("oslo", "bag")
     with monkeypatch.context() as patch:
-        patch.setattr(permitted, "refuse_rows", lambda *_: None)
+        patch.setattr(commits.SiteCommits, "refuse_rows", lambda *_: None)
         two.write("rome", "INSERT INTO bag VALUES ('rome')")
     with pytest.raises(CorruptError, match=r"site rome has published rows of main\.bag, which has no primary key"):
         two.take("oslo")

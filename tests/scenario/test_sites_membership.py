@@ -16,7 +16,7 @@ from cli.wlc import app
 from wlc.capture.duckdb.sites import exceptions
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FencedError, InvalidError
-from wlc.masters import founding
+from wlc.masters.site_life import SiteLife
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +215,7 @@ def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
     assert "wlc leave" in str(caught.value.hint)
     with monkeypatch.context() as patch:
         # It was alone when it was stopped.
-        patch.setattr(founding, "refuse_end", lambda *_: None)
+        patch.setattr(SiteLife, "refuse_end", lambda *_: None)
         wlc.stop(oslo)
     before = sites.rows("oslo", "wlc.state")
     for site, moved in ((None, False), ("oslo", False), (None, True)):

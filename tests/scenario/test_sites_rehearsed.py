@@ -23,7 +23,7 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites, write_offline
 from wlc.capture.duckdb.shared import close_shared, open_shared
-from wlc.capture.duckdb.sites import rehearsal
+from wlc.capture.duckdb.sites import duckdb_site
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
 from wlc.multi_master import missing_steps
 
@@ -221,7 +221,7 @@ def test_a_program_that_has_the_file_open_keeps_it(two: Sites) -> None:
         assert "Could not set lock" in other.stderr
         assert connection.execute("SELECT v FROM e WHERE k = 2").fetchall() == [("open",)]
         wlc.take(two.file("oslo"))
-        with patch.object(rehearsal, "copied", side_effect=AssertionError("nothing is new")):
+        with patch.object(duckdb_site.DuckDBSite, "rehearsal", side_effect=AssertionError("nothing is new")):
             (told,) = wlc.take(two.file("oslo"), dry_run=True)
         assert (told.site, told.transactions, told.rejected, told.after) == ("rome", 0, 0, {})
 
@@ -236,7 +236,7 @@ def test_there_must_be_room_for_the_copy_and_nothing_is_left_of_it(two: Sites) -
     # Each look at the file finds another checkpoint.
     headers = (bytes([number]) for number in range(100))
     with (
-        patch.object(rehearsal, "_headers", lambda _: next(headers)),
+        patch.object(duckdb_site, "_headers", lambda _: next(headers)),
         pytest.raises(UnavailableError, match="oslo.duckdb was checkpointed 5 times while it was copied"),
     ):
         wlc.take(two.file("oslo"), dry_run=True)

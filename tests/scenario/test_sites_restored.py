@@ -23,6 +23,7 @@ from tests.scratch import attached
 from tests.sites import Backup, Sites, offline, write_offline
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import own_past
+from wlc.capture.duckdb.sites.duckdb_site import DuckDBSite
 from wlc.capture.duckdb.source import DuckDBSource
 from wlc.farm.circle import change_circle, read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
@@ -137,7 +138,7 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inside", [(own_past, "_note"), (DuckDBSource, "take_back")], ids=["a batch", "between two"])
+@pytest.mark.parametrize("inside", [(own_past, "_note"), (DuckDBSite, "take_back")], ids=["a batch", "between two"])
 def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(two: Sites, inside: tuple[Any, str]) -> None:
     """Programs that had opened the file while the farm could not be reached, and such as come now."""
     backup = Backup.of(two, "rome")

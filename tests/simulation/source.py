@@ -12,8 +12,9 @@ from wlc.farm.database import open_database
 from wlc.farm.model import Manifest, Name, SequencePosition, Transaction
 from wlc.masters.contract import BatchContent, Source, SourceDetails
 from wlc.masters.fence import announce_snapshot
+from wlc.masters.site_life import SiteLife
 from wlc.masters.site_step import TakenCount
-from wlc.masters.state import MasterState, SiteState
+from wlc.masters.state import MasterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, TableFile, Taken
+    from wlc.masters.circle_place import SiteState
     from wlc.masters.site_step import SiteStep
 
 NAME = "sales"
@@ -63,8 +65,8 @@ class Entry:
     proof: Taken | None = None
 
 
-class SimulatedSource(Source):
-    """A master that survives the processes that work with it.
+class SimulatedSource(Source, SiteLife):
+    """A master that survives the processes that work with it, and what it does as a site.
 
     Attributes:
         author: Whose counter it counts on.
@@ -75,6 +77,7 @@ class SimulatedSource(Source):
     beat_s = 0.0
 
     def __init__(self, author: str, state: MasterState, clock: Callable[[], datetime]) -> None:
+        super().__init__(self)
         self.author, self.clock = author, clock
         self.values: dict[str, int] = {}
         self.journal: list[Entry] = []
@@ -97,6 +100,10 @@ class SimulatedSource(Source):
         self.journal.append(Entry(transaction))
 
     # What `publish` asks for
+
+    @property
+    def site(self) -> SimulatedSource:
+        return self
 
     @property
     def state(self) -> MasterState:
@@ -154,6 +161,9 @@ class SimulatedSource(Source):
     def note_contained(self, site: str, tick: int) -> None:
         pass
 
+    def refuse_rules(self, site: SiteState) -> None:
+        pass
+
     def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
         # It died before it noted what it had published.
         with self.gather_again(batch) as gathered:
@@ -186,6 +196,9 @@ class SimulatedSource(Source):
 
     settle_here = keep_options = check = install = has_objects = warn_bypassed = _unneeded
     verify = journal_difference = uninstall = _unneeded
+    held = rehearsal = inherit = disinherit = pass_sequences = renew = _unneeded
+    what_only_a_primary_writes = step_down = take_over = _unneeded
+    rejected_rows = resubmit = conflict_counters = rejection_counts = _unneeded
 
     @property
     def default_name(self) -> str:

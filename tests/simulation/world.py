@@ -17,8 +17,7 @@ from wlc.farm.membership import founded, with_site
 from wlc.farm.registry import register
 from wlc.farm.tier_settings import change_settings
 from wlc.farm.upstreams import ORIGIN, upstreams
-from wlc.masters.circle_place import site_database
-from wlc.masters.state import SiteState
+from wlc.masters.circle_place import SiteState, site_database
 from wlc.multi_master.take_round import as_reader
 from wlc.tiers.administration import fanout, forget, set_upstream
 from wlc.tiers.choice import ancestors, recent_s

@@ -27,8 +27,9 @@ from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
 from wlc.farm.vectors import Heir, Lineage, expanded, normal
 from wlc.masters import unjudged
+from wlc.masters.circle_place import SiteState
 from wlc.masters.fence import outdated
-from wlc.masters.state import MasterState, SiteState
+from wlc.masters.state import MasterState
 from wlc.multi_master.missing_steps import SiteLog
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)

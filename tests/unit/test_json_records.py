@@ -59,8 +59,10 @@ from wlc.farm.model import (
 from wlc.farm.registry import Transition
 from wlc.farm.seal.checksum import DOCUMENT_END, LINES_END, with_checksum
 from wlc.farm.vectors import Heir
+from wlc.masters import circle_place as circle_place
 from wlc.masters import state as master_state
-from wlc.masters.state import Fence, MasterState, SiteState
+from wlc.masters.circle_place import SiteState
+from wlc.masters.state import Fence, MasterState
 from wlr.derivation.choice import chosen_tables
 from wlr.engine.parquet.open_tables import LevelLog
 from wlr.engine.parquet.version import LakeTable

@@ -39,12 +39,13 @@ from wlc.farm.newest_batches import read_newest
 from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
 from wlc.masters import handover
-from wlc.masters.claim import SiteMembership, Wish, claim
+from wlc.masters.circle_place import SiteState
+from wlc.masters.claim import claim
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import settle
 from wlc.masters.handover import hand_over
 from wlc.masters.publish import publish
-from wlc.masters.state import SiteState
+from wlc.masters.state import SiteMembership, Wish
 from wlc.multi_master.joining import _announced
 
 if TYPE_CHECKING:
@@ -299,15 +300,15 @@ class RestoredSite(Master):
         publish(self, database)
         return super().take_snapshot(database, is_first=is_first)
 
-    def renew(self, state: Any) -> None:
-        self.remember(state)
+    def renew(self, *states: Any, **__: object) -> None:
+        self.remember(*states)
 
     step_down = renew
 
-    def pass_sequences(self, *_: object) -> None:
+    def pass_sequences(self, *_: object, **__: object) -> None:
         pass
 
-    def what_only_a_primary_writes(self) -> None:
+    def what_only_a_primary_writes(self, *_: object, **__: object) -> None:
         return None
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wlc.capture.duckdb.sites import permitted
+from tests.simulation.source import master_state
+from wlc.capture.duckdb.sites.commits import SiteCommits
 from wlc.farm.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, describe_file, open_database
@@ -35,8 +36,8 @@ from wlc.farm.model import (
 from wlc.farm.paths import data_path
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
+from wlc.masters.circle_place import SiteState
 from wlc.masters.site_step import SiteStep
-from wlc.masters.state import SiteState
 from wlc.multi_master import missing_steps
 from wlc.multi_master.administration import founder_of_database, leave
 from wlc.multi_master.mesh import MeshLog
@@ -280,17 +281,22 @@ def test_a_table_with_a_rule_is_neither_renamed_nor_dropped() -> None:
     table, other = Name("main", "t"), Name("main", "other")
     circle = with_rule(founded("sales", ME, ME, NOW), Rule(table, "epoch"))
     site = SiteState(ME, ".", circle=circle)
+
+    def commits(site: SiteState) -> SiteCommits:
+        state = master_state("", "sales", ME, NOW, 0, site)
+        return SiteCommits(lambda: state)
+
     found = DbObject("TABLE", table)
     renamed = Ddl("ALTER TABLE", other, "ALTER TABLE t RENAME TO other", does=(RenamedObject(found, other),))
     dropped = Ddl("DROP TABLE", table, "DROP TABLE t", does=(DroppedObject(found),))
     for record in (renamed, dropped):
         with pytest.raises(InvalidError, match=r"cannot rename or drop main\.t, which has the rule epoch"):
-            permitted.refuse_schema_change(site, [record], [other])
+            commits(site).refuse_schema_change([record], [other])
         # It is there again when the transaction ends.
-        permitted.refuse_schema_change(site, [record], [other, Name("main", "T")])
-    permitted.refuse_schema_change(replace(site, circle=founded("sales", ME, ME, NOW)), [renamed], [other])
+        commits(site).refuse_schema_change([record], [other, Name("main", "T")])
+    commits(replace(site, circle=founded("sales", ME, ME, NOW))).refuse_schema_change([renamed], [other])
     with pytest.raises(InvalidError, match="site rome cannot change the schema"):
-        permitted.refuse_schema_change(replace(site, name="rome"), [Clear(other, 1)], [other])
+        commits(replace(site, name="rome")).refuse_schema_change([Clear(other, 1)], [other])
 
 
 def test_a_site_leaves_when_the_primary_has_read_it_whatever_its_role_and_the_name_of_the_farm() -> None:

@@ -8,14 +8,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wlc.farm.clock import utc_now
 from wlc.farm.errors import FencedError, UnavailableError
 from wlc.farm.log import encode_batch
+from wlc.farm.model import Batch, Transaction
+from wlc.farm.newest_batches import read_newest
+from wlc.farm.registry import this_user
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.seal.signatures import signed_log
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch
+    from wlc.farm.model import Config, Origin
+
+
+def final_batch(log: FarmDatabase, config: Config) -> Batch:
+    """Return the batch after which the former publisher of a log can publish nothing more; it is created later.
+
+    Args:
+        log: A database of the farm that a new history follows.
+        config: What its `wlc.config` says.
+    """
+    newest = read_newest(log)
+    ticks = log.snapshot_ticks()
+    has_begun = bool(ticks) and log.read_manifest(ticks[-1]).position.history == config.history
+    if newest is None or has_begun:
+        return last_batch(log, newest, config.history, config.parent)
+    # A history that died before its snapshot has published nothing.
+    return last_batch(log, newest, newest[0].history, None)
+
+
+def last_batch(log: FarmDatabase, newest: tuple[Batch, str] | None, history: str, parent: Origin | None) -> Batch:
+    """Return the batch that ends a history, which grew from `parent`."""
+    batch, chain = newest or (None, "")
+    catalog, vector, clock = log.name, dict[str, int](), None
+    if batch is not None and batch.history == history:
+        catalog, vector, clock, parent = batch.catalog, dict(batch.vector), batch.clock, None
+    elif ticks := log.snapshot_ticks():
+        # A history begins with a snapshot, and has published nothing since.
+        manifest = log.read_manifest(ticks[-1])
+        catalog, vector, clock = manifest.catalog, dict(manifest.vector), manifest.clock
+    config = log.config()
+    tick = 1 + max(vector.get(history, 0), config.tick if config.history == history else 0)
+    now = max(filter(None, (utc_now(), clock)))
+    return Batch(
+        database=log.name,
+        number=batch.number + 1 if batch else 1,
+        history=history,
+        first=tick,
+        last=tick,
+        previous=chain,
+        catalog=catalog,
+        transactions=(Transaction(tick, this_user(), now, now),),
+        vector={**vector, history: tick},
+        parent=parent,
+        term=batch.term if batch else None,
+        own=batch.own if batch else None,
+        taken=batch.taken if batch else (),
+    )
 
 
 def chain_after(log: FarmDatabase, batch: Batch) -> str:

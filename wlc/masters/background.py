@@ -12,7 +12,6 @@ from wlc.farm.retry import UNPUBLISHED_S
 from wlc.masters.due_snapshots import SnapshotKeeper, try_take_due
 from wlc.masters.fence import remembering_fence
 from wlc.masters.publish import publish
-from wlc.masters.restored import settle_past
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -55,13 +54,12 @@ class Publisher:
 
     def settle(self) -> None:
         """Publish if the database was fenced off; a site is compared with its own log before anybody commits."""
-        state = self._source.require_state()
-        if state.fence is not None:
+        if self._source.require_state().fence is not None:
             self.try_publish()
             return
         try:
             with self._source.working(), self._source.publishing(), remembering_fence(self._source, self.database):
-                settle_past(self._source, self.database)
+                self._source.require_site().settle_past(self.database)
         except FarmError as error:
             self.failure = error
             _log.warning("%s was not compared with its own log: %s", self._source, error)

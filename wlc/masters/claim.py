@@ -6,17 +6,16 @@ import os
 import shlex
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.farm.beat import BEAT_S, parse_beat
-from wlc.farm.circle import FOUNDER
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
-from wlc.farm.log_end import chain_after, end_log
+from wlc.farm.log_end import chain_after, end_log, final_batch
 from wlc.farm.model import Origin
 from wlc.farm.paths import LOGS, check_database_name
 from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
@@ -24,55 +23,12 @@ from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import database_of
 from wlc.masters.fence import own
-from wlc.masters.handover import final_batch
-from wlc.masters.state import MasterState
+from wlc.masters.state import MasterState, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Config
     from wlc.masters.contract import Source
-    from wlc.masters.state import SiteState
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user wants of a new master; None leaves it to what was before, or to the default.
-
-    Attributes:
-        is_moved: The source takes the place of the master of which it is a copy.
-        membership: What it becomes among several masters; None if it is the only one.
-    """
-
-    farm: str | None = None
-    name: str | None = None
-    logs: str | None = None
-    beat_s: float | None = None
-    is_moved: bool = False
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    membership: SiteMembership | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SiteMembership:
-    """What a new master becomes among several sites.
-
-    Attributes:
-        site: What it remembers of that from the start.
-        announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
-            repeated.
-        is_replica: It has been a replica of another site until now, or an attempt to make it a site was broken off.
-        announced: The history by which others know it since such an attempt; "" if they do not know it.
-        not_before: No commit gets an earlier time than this, whatever the clock says; None for any time.
-    """
-
-    site: SiteState
-    announce: Callable[[MasterState], SiteState]
-    is_replica: bool = False
-    announced: str = ""
-    not_before: datetime | None = None
 
 
 def claim(source: Source, wish: Wish) -> FarmDatabase:
@@ -209,8 +165,7 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
 
 def _home(state: MasterState) -> str:
     """Return the farm of a master; a site's folder is not one, but lies in the folder of a database of it."""
-    site = state.site
-    return state.farm if site is None or site.folder == FOUNDER else state.farm.rsplit("/", 2)[0]
+    return state.farm if state.site is None or state.site.is_founder else state.farm.rsplit("/", 2)[0]
 
 
 def _beside(source: Source) -> str:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from wlc.farm.circle import Circle
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile, Taken, Transaction
+    from wlc.masters.circle_place import SiteState
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
-    from wlc.masters.site_step import SiteStep, TakenCount
-    from wlc.masters.state import MasterState, SiteState
+    from wlc.masters.site_step import SiteStep, Succession, TakenCount
+    from wlc.masters.state import MasterState, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +102,6 @@ class Remembered:
     away: FencedError | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedLog:
-    """The log of a former primary, up to the batch that ended its history with the tick `last`."""
-
-    database: FarmDatabase
-    history: str
-    last: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Succession:
-    """What a site judges of itself before it leads as the primary.
-
-    Attributes:
-        own: Its own transactions that no primary has judged, as the last one would have read them.
-        judged: What that one contained in the end.
-        ended: The logs by which they are judged.
-    """
-
-    own: SiteStep
-    judged: Mapping[str, int]
-    ended: tuple[EndedLog, ...]
-
-
 class StuckError(UnsupportedError):
     """What waits cannot be published, now or later: the history ends with what is published."""
 
@@ -134,16 +110,195 @@ class DivergedError(FencedError):
     """A restored database has committed something else than what it had published."""
 
 
+class SiteSource(ABC):
+    """What a database does as one of several sites; `wlc.masters.site_life` has the half that no engine differs in."""
+
+    # It was compared with its own log, in case it was restored; see `wlc.masters.restored`.
+    has_settled_past: bool
+
+    # What the life of every master asks of a site
+
+    @abstractmethod
+    def claim(self, wish: Wish, site: str | None, *, is_mesh: bool) -> FarmDatabase:
+        """Make the database a master as the first of several sites, or as the site that it was, or a master a site.
+
+        Raises:
+            InvalidError: The site's name is invalid, or the database cannot be that site any more.
+        """
+
+    @abstractmethod
+    def refuse_end(self, database: FarmDatabase) -> None:
+        """Refuse to end the log of a primary that other sites read."""
+
+    @abstractmethod
+    def settle_past(self, database: FarmDatabase) -> None:
+        """Bring the site back into step with its own log; see `wlc.masters.restored`."""
+
+    @abstractmethod
+    def settle_end(self, database: FarmDatabase) -> None:
+        """Begin a history behind a handover that is elsewhere in the log, whose folder was rolled back meanwhile."""
+
+    @abstractmethod
+    def follow_circle(self, database: FarmDatabase) -> MasterState:
+        """Remember the circle as it is now, and return the new state."""
+
+    @abstractmethod
+    def follow_handover(self, database: FarmDatabase, batch: Batch, chain: str) -> None:
+        """Go on as a secondary after a handover; see `wlc.masters.restored`."""
+
+    # What only its engine can do
+
+    @abstractmethod
+    def held(self) -> Position | None:
+        """Return where the replica stands that this database is, None if it is no replica.
+
+        Raises:
+            InvalidError: The replica is not an exact copy of the whole database.
+        """
+
+    @abstractmethod
+    def refuse_rules(self, site: SiteState) -> None:
+        """Refuse to publish a table with a constraint that a rule does not keep, which was given to it meanwhile.
+
+        Args:
+            site: With the circle as it is in the farm; the source does not remember it yet.
+
+        Raises:
+            UnsupportedError: There is one. The error names the table, the rule and what to do.
+            InvalidError: A table lacks a column that its rule compares or adds.
+        """
+
+    @abstractmethod
+    def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
+        """Take steps of another site's log: rows, journal and what it contains then, each in one transaction.
+
+        Args:
+            steps: What to take; each is taken before the next one is asked for.
+            fetch: Returns a local file with the content of a data file.
+
+        Returns:
+            How much was taken.
+
+        Raises:
+            UnsupportedError: The database has not the tables for it.
+            ReplayError: The rows break a constraint here.
+            CorruptError: A data file does not hold what the log says.
+        """
+
+    @abstractmethod
+    def rehearsal(self) -> AbstractContextManager[Source]:
+        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
+
+    @abstractmethod
+    def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:
+        """Keep what the log of a mesh's site says of rows, and return the vector from which on that log says it.
+
+        The own log begins behind that. Without this, a change that another site made before it knew of a deletion would
+        bring the row back here, and nowhere else. It is kept once, when the site joins, and goes when the beginning of
+        the own log is pruned: then nobody can be judged any more who lacks a part of it.
+
+        Args:
+            log: That site's folder.
+            last: The batch with which this database has begun, and the last one to keep.
+            circle: Says which columns of which tables are added.
+        """
+
+    @abstractmethod
+    def disinherit(self) -> None:
+        """Delete what `inherit` has kept; doing it twice is harmless."""
+
+    @abstractmethod
+    def note_contained(self, site: str, tick: int) -> None:
+        """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
+
+    @abstractmethod
+    def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
+        """Take the next batch of its own log back after it was restored from a backup, or died before it noted it.
+
+        Args:
+            batch: The one after the last that it remembers to have published.
+            chain: Its hash.
+            fetch: Returns a local file with the content of a data file.
+
+        Returns:
+            How many transactions it did not hold.
+
+        Raises:
+            DivergedError: What it has committed since is something else; nothing was changed.
+        """
+
+    @abstractmethod
+    def pass_sequences(self, given: Mapping[Name, int]) -> None:
+        """Let sequences go on behind the last values that they gave out before the database was restored.
+
+        Those that have got further since, are not there or cycle stay where they are.
+        """
+
+    @abstractmethod
+    def renew(self, state: MasterState) -> None:
+        """Begin a new history: what waits to be published follows the tick of the new state."""
+
+    @abstractmethod
+    def what_only_a_primary_writes(self) -> str | None:
+        """Say what of that which waits to be published only a primary may publish; None if there is nothing."""
+
+    @abstractmethod
+    def step_down(self, state: MasterState) -> None:
+        """Begin the history of a secondary behind a handover, with own transactions that wait to be published.
+
+        What was taken and not published is undone. The new state says what is contained if there is nothing of that.
+
+        Raises:
+            FencedError: What waits cannot be published by a secondary.
+        """
+
+    @abstractmethod
+    def take_over(self, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
+        """Judge the own transactions that the former primary has not judged, and lead the present term.
+
+        Args:
+            succession: What to judge by what.
+            fetch: Returns a local file with the content of a data file of the own log.
+        """
+
+    @abstractmethod
+    def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:
+        """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""
+
+    @abstractmethod
+    def resubmit(self, source: str, tick: int, count: int | None) -> int:
+        """Write rejected rows again as a new transaction.
+
+        Args:
+            source: Site whose log had them.
+            tick: Their transaction there.
+            count: One row of it; all if None.
+
+        Returns:
+            How many rows were written.
+
+        Raises:
+            InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are
+                not those that were there then.
+        """
+
+    @abstractmethod
+    def conflict_counters(self) -> list[ConflictCounter]:
+        """Return the counters of what was rejected, ordered by site, rule and name."""
+
+    @abstractmethod
+    def rejection_counts(self) -> list[RejectionCount]:
+        """Return how many rows were rejected, ordered by table and cause."""
+
+
 class Source(ABC):
     """An open database that is a master, was one, or becomes one. `str` shows it without a password.
 
     Attributes:
         beat_s: The beat that it follows, seconds; publishing keeps it as `wlc.config` says.
-        has_settled_past: It was compared with its own log, in case it was restored; see `wlc.masters.restored`.
     """
 
     beat_s: float
-    has_settled_past: bool = True
 
     # What it is
 
@@ -159,6 +314,26 @@ class Source(ABC):
             InvalidError: It has never been a master.
         """
         return require_state(self.state, str(self))
+
+    @property
+    def site(self) -> SiteSource | None:
+        """What it can do as one of several sites; None if databases of its engine cannot be sites."""
+        return None
+
+    def require_site(self) -> SiteSource:
+        """Return what it can do as one of several sites.
+
+        Raises:
+            UnsupportedError: Databases of its engine cannot be sites.
+        """
+        if (site := self.site) is None:
+            raise cannot_be_site(str(self))
+        return site
+
+    @property
+    def present_site(self) -> SiteSource | None:
+        """What it does as the site that it remembers to be; None for the only master of its database."""
+        return self.require_site() if self.require_state().site is not None else None
 
     @property
     @abstractmethod
@@ -192,15 +367,6 @@ class Source(ABC):
     def install(self, state: MasterState) -> None:
         """Create what the capture needs, in place of what an earlier history left, and remember `state`."""
 
-    def held(self) -> Position | None:
-        """Return where the replica stands that this database is, None if it is no replica.
-
-        Raises:
-            UnsupportedError: This kind of database cannot be one of several sites.
-            InvalidError: The replica is not an exact copy of the whole database.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB files can: wlc join FILE")
-
     @abstractmethod
     def has_objects(self) -> bool:
         """Say whether a replica could not start from nothing."""
@@ -221,17 +387,6 @@ class Source(ABC):
 
         Raises:
             UnavailableError: Another one has been publishing for too long. Try again.
-        """
-
-    def refuse_rules(self, site: SiteState) -> None:  # noqa: B027 -- only sites have rules
-        """Refuse to publish a table with a constraint that a rule does not keep, which was given to it meanwhile.
-
-        Args:
-            site: With the circle as it is in the farm; the source does not remember it yet.
-
-        Raises:
-            UnsupportedError: There is one. The error names the table, the rule and what to do.
-            InvalidError: A table lacks a column that its rule compares or adds.
         """
 
     @abstractmethod
@@ -274,114 +429,6 @@ class Source(ABC):
             UnsupportedError: Something bypassed the capture, so that no tick describes the database.
         """
 
-    def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:  # noqa: ARG002
-        """Take steps of another site's log: rows, journal and what it contains then, each in one transaction.
-
-        Args:
-            steps: What to take; each is taken before the next one is asked for.
-            fetch: Returns a local file with the content of a data file.
-
-        Returns:
-            How much was taken.
-
-        Raises:
-            UnsupportedError: This kind of database takes nothing, or has not the tables for it.
-            ReplayError: The rows break a constraint here.
-            CorruptError: A data file does not hold what the log says.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def rehearsal(self) -> AbstractContextManager[Source]:
-        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:  # noqa: ARG002
-        """Keep what the log of a mesh's site says of rows, and return the vector from which on that log says it.
-
-        Args:
-            log: That site's folder.
-            last: The batch with which this database has begun, and the last one to keep.
-            circle: Says which columns of which tables are added.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites, with log {log.url} up to {last}")
-
-    def disinherit(self) -> None:  # noqa: B027 -- only sites of a mesh inherit
-        """Delete what `inherit` has kept; doing it twice is harmless."""
-
-    def note_contained(self, site: str, tick: int) -> None:  # noqa: B027 -- only primaries need it
-        """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
-
-    def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:  # noqa: ARG002
-        """Take the next batch of its own log back after it was restored from a backup, or died before it noted it.
-
-        Args:
-            batch: The one after the last that it remembers to have published.
-            chain: Its hash.
-            fetch: Returns a local file with the content of a data file.
-
-        Returns:
-            How many transactions it did not hold.
-
-        Raises:
-            DivergedError: What it has committed since is something else; nothing was changed.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def pass_sequences(self, given: Mapping[Name, int]) -> None:  # noqa: ARG002
-        """Let sequences go on behind the last values that they gave out before the database was restored.
-
-        Those that have got further since, are not there or cycle stay where they are.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def renew(self, state: MasterState) -> None:  # noqa: ARG002
-        """Begin a new history: what waits to be published follows the tick of the new state."""
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def what_only_a_primary_writes(self) -> str | None:
-        """Say what of that which waits to be published only a primary may publish; None if there is nothing."""
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def step_down(self, state: MasterState) -> None:  # noqa: ARG002
-        """Begin the history of a secondary behind a handover, with own transactions that wait to be published.
-
-        What was taken and not published is undone. The new state says what is contained if there is nothing of that.
-
-        Raises:
-            FencedError: What waits cannot be published by a secondary.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def take_over(self, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:  # noqa: ARG002
-        """Judge the own transactions that the former primary has not judged, and lead the present term.
-
-        Args:
-            succession: What to judge by what.
-            fetch: Returns a local file with the content of a data file of the own log.
-        """
-        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
-
-    def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:  # noqa: ARG002
-        """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""
-        return []
-
-    def resubmit(self, source: str, tick: int, count: int | None) -> int:  # noqa: ARG002
-        """Write rejected rows again as a new transaction.
-
-        Args:
-            source: Site whose log had them.
-            tick: Their transaction there.
-            count: One row of it; all if None.
-
-        Returns:
-            How many rows were written.
-
-        Raises:
-            InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are
-                not those that were there then.
-        """
-        raise UnsupportedError(f"{self} rejects nothing of other sites", hint="only DuckDB masters are sites")
-
     def compensate(
         self,
         changes: Sequence[WantedChange],  # noqa: ARG002
@@ -394,14 +441,6 @@ class Source(ABC):
             f"transactions of {self} cannot be undone by dbfarm: only DuckDB masters can",
             hint="wlr diff DB --tick A:B shows the rows; write them in the database itself",
         )
-
-    def conflict_counters(self) -> list[ConflictCounter]:
-        """Return the counters of what was rejected, ordered by site, rule and name."""
-        return []
-
-    def rejection_counts(self) -> list[RejectionCount]:
-        """Return how many rows were rejected, ordered by table and cause."""
-        return []
 
     @abstractmethod
     def warn_bypassed(self) -> None:
@@ -442,6 +481,14 @@ def require_state(state: MasterState | None, shown: str) -> MasterState:
     if state is None:
         raise InvalidError(f"{shown} is not a master", hint=f"wlc master {shlex.quote(shown)}", path=shown)
     return state
+
+
+def cannot_be_site(shown: str) -> UnsupportedError:
+    """Build the error for a database of an engine whose databases cannot be sites."""
+    return UnsupportedError(
+        f"{shown} cannot be one of several sites: only DuckDB files can, PostgreSQL sites do not exist yet",
+        hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
+    )
 
 
 def database_of(

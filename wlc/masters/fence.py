@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.circle import how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STOPPED, naming_snapshot
 from wlc.farm.errors import CorruptError, FencedError
 from wlc.farm.store import MissingError
-from wlc.masters.circle_place import founder_at
 from wlc.masters.state import Fence
 
 if TYPE_CHECKING:
@@ -84,12 +81,7 @@ def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedE
     """Build the error for a published batch that contradicts what this master remembers."""
     hint = "to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts a new history"
     if state.site is not None and state.circle is not None:
-        name, circle = state.site.name, state.circle
-        url = founder_at(database, state.site.folder).url
-        if name == circle.primary:
-            hint = f"let the other sites leave, wlc leave {shlex.quote(url)} SITE; {hint}; then they join again"
-        else:
-            hint = how_to_join_anew(url, name, "SOURCE")
+        hint = state.site.how_to_go_on(database, hint)
     return FencedError(
         f"batch {number} of {database.name} was published by another master, or by this one before it was restored",
         hint=f"run exactly one master; {hint}",

@@ -21,39 +21,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.circle import PRIMARY, Reign, change_circle, naming, read_circle
-from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
-from wlc.farm.model import Batch, Handover, Transaction
+from wlc.farm.log_end import last_batch
+from wlc.farm.model import Handover
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import CIRCLE
-from wlc.farm.registry import this_user
 from wlc.farm.roles import refuse_role, with_primary, with_successor_of_none
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import site_database
 from wlc.masters.fence import advance_config
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Config, Origin
-
-
-def final_batch(log: FarmDatabase, config: Config) -> Batch:
-    """Return the batch after which the former publisher of a log can publish nothing more; it is created later.
-
-    Args:
-        log: A database of the farm that a new history follows.
-        config: What its `wlc.config` says.
-    """
-    newest = read_newest(log)
-    ticks = log.snapshot_ticks()
-    has_begun = bool(ticks) and log.read_manifest(ticks[-1]).position.history == config.history
-    if newest is None or has_begun:
-        return _last_batch(log, newest, config.history, config.parent)
-    # A history that died before its snapshot has published nothing.
-    return _last_batch(log, newest, newest[0].history, None)
+    from wlc.farm.model import Batch
 
 
 def hand_over(founder: FarmDatabase, to: str) -> Circle:
@@ -110,7 +91,7 @@ def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
     if circle.has_ended(primary.history):
         return change_circle(founder, lambda present: with_successor_of_none(present, circle, to))
     history, term = circle.site(circle.primary).histories[-1], circle.term + 1
-    batch = _last_batch(log, newest, history.history, history.parent)
+    batch = last_batch(log, newest, history.history, history.parent)
     batch = replace(batch, term=term, handover=Handover(to, term))
     if to != primary.name:
         _refuse_rolled_back(founder, circle, batch)
@@ -159,40 +140,6 @@ def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Cir
             path=log.url,
         )
     return circle
-
-
-def _last_batch(log: FarmDatabase, newest: tuple[Batch, str] | None, history: str, parent: Origin | None) -> Batch:
-    """Return the batch that ends a history, which grew from `parent`."""
-    batch, chain = newest or (None, "")
-    catalog, vector, clock = log.name, dict[str, int](), None
-    if batch is not None and batch.history == history:
-        catalog, vector, clock, parent = batch.catalog, dict(batch.vector), batch.clock, None
-    elif ticks := log.snapshot_ticks():
-        # A history begins with a snapshot, and has published nothing since.
-        manifest = log.read_manifest(ticks[-1])
-        catalog, vector, clock = manifest.catalog, dict(manifest.vector), manifest.clock
-    config = log.config()
-    tick = 1 + max(vector.get(history, 0), config.tick if config.history == history else 0)
-    now = _later(utc_now(), clock)
-    return Batch(
-        database=log.name,
-        number=batch.number + 1 if batch else 1,
-        history=history,
-        first=tick,
-        last=tick,
-        previous=chain,
-        catalog=catalog,
-        transactions=(Transaction(tick, this_user(), now, now),),
-        vector={**vector, history: tick},
-        parent=parent,
-        term=batch.term if batch else None,
-        own=batch.own if batch else None,
-        taken=batch.taken if batch else (),
-    )
-
-
-def _later(now: datetime, other: datetime | None) -> datetime:
-    return max(now, other) if other else now
 
 
 def note_handover(founder: FarmDatabase, log: FarmDatabase, batch: Batch) -> Circle:

@@ -14,14 +14,15 @@ from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import FencedError, GapError, InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.store import MissingError
-from wlc.masters import adapters, founding
-from wlc.masters.claim import Wish, claim
-from wlc.masters.contract import StuckError, database_of
+from wlc.masters import adapters
+from wlc.masters.claim import claim
+from wlc.masters.contract import StuckError
 from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.fence import own, settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 from wlc.masters.running import publish_and_settle
+from wlc.masters.state import Wish
 from wlc.masters.status import status_of
 
 if TYPE_CHECKING:
@@ -76,22 +77,17 @@ def master(
             "a mesh consists of sites, and this one has no name", hint=f"wlc master {source} --site NAME --mesh"
         )
     with adapters.creating(source) if create else nullcontext(), adapters.opened(source, tables) as found:
-        if found.state is not None and not found.state.is_master:
-            site = founding.former_site(found, name, site, moved=moved, storage_options=storage_options)
-        if site is not None and found.state is not None and found.state.is_master and not moved:
-            database = database_of(found.state, storage_options)
-            founding.found(found, database, site, is_mesh=mesh)
+        wish = Wish(
+            farm=os.fspath(farm) if farm else None,
+            name=name,
+            logs=os.fspath(logs) if logs is not None else None,
+            beat_s=beat_s,
+            is_moved=moved,
+            storage_options=storage_options or {},
+        )
+        if site is not None or (found.state is not None and found.state.site is not None):
+            database = found.require_site().claim(wish, site, is_mesh=mesh)
         else:
-            membership = founding.founder(site, found.state, is_mesh=mesh) if site is not None else None
-            wish = Wish(
-                farm=os.fspath(farm) if farm else None,
-                name=name,
-                logs=os.fspath(logs) if logs is not None else None,
-                beat_s=beat_s,
-                is_moved=moved,
-                storage_options=storage_options or {},
-                membership=membership,
-            )
             database = claim(found, wish)
         return status_of(database, found.details())
 
@@ -153,8 +149,8 @@ def _end_history(source: Source, database: FarmDatabase) -> None:
     if config.history == state.history and config.state == STOPPED and source.is_idle():
         # We died before the database could note it.
         return
-    if config.history == state.history and source.elsewhere() is None:
-        founding.refuse_end(source, database)
+    if config.history == state.history and source.elsewhere() is None and (site := source.present_site) is not None:
+        site.refuse_end(database)
     try:
         source.refuse_gap()
     except GapError as error:

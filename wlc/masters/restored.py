@@ -70,14 +70,14 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
         UnavailableError: The farm cannot be reached. Try again.
     """
     state = source.require_state()
-    if source.has_settled_past or state.site is None or not state.is_master or source.elsewhere() is not None:
+    if source.require_site().has_settled_past or not state.is_master or source.elsewhere() is not None:
         return
-    circle = find_circle(founder_of(database, state.site))
+    circle = find_circle(founder_of(database, state.member))
     if circle is None and state.circle is not None:
         # The farm is not there, or lost it.
         return
-    if circle is None or not circle.is_shared or not is_member(state.site, circle):
-        source.has_settled_past = True
+    if circle is None or not circle.is_shared or not is_member(state.member, circle):
+        source.require_site().has_settled_past = True
         return
     _refuse_earlier(source, database, circle)
     _finish_history(source, database, circle)
@@ -107,7 +107,7 @@ def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
     """Note that a site is in step with its log, whose present history gets the snapshot with which it begins."""
     if source.require_state().fence is not None:
         source.remember(replace(source.require_state(), fence=None))
-    source.has_settled_past = True
+    source.require_site().has_settled_past = True
     if not _has_start(source, database, circle):
         source.take_snapshot(database, is_first=True)
 
@@ -126,16 +126,15 @@ def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | No
     number, chain = (newest[0].number, newest[1]) if newest else (0, "")
     if number > state.batch or (number, chain) == (state.batch, state.chain):
         return None
-    assert state.site is not None
-    is_primary = state.site.name == circle.primary
+    is_primary = state.member.name == circle.primary
     elsewhere = _ticks_elsewhere(source, database, circle)
     # Sites give each other what they took. Secondaries of a star get all of it from the primary alone.
     is_only_way = is_primary and not circle.is_mesh
-    needed, known = (state.tick, min(elsewhere)) if is_only_way else (state.site.own, max(elsewhere, default=0))
+    needed, known = (state.tick, min(elsewhere)) if is_only_way else (state.member.own, max(elsewhere, default=0))
     if known >= needed:
         return min(state.tick, known)
-    file, founder = shlex.quote(str(source)), founder_of(database, state.site)
-    again = how_to_join_anew(founder.url, state.site.name, file)
+    file, founder = shlex.quote(str(source)), founder_of(database, state.member)
+    again = how_to_join_anew(founder.url, state.member.name, file)
     hint = f"{again}, after which the former file alone has what the folder lost"
     if is_primary:
         hint = (
@@ -156,8 +155,7 @@ def _has_start(source: Source, database: FarmDatabase, circle: Circle) -> bool:
     Nobody gets from an earlier history to this one without.
     """
     state = source.require_state()
-    assert state.site is not None
-    if len(circle.site(state.site.name).histories) < 2:
+    if len(circle.site(state.member.name).histories) < 2:
         return True
     newest = parse_snapshot_folder(database.config().snapshot)
     return newest is not None and database.read_manifest(newest).position.history == state.history
@@ -165,8 +163,7 @@ def _has_start(source: Source, database: FarmDatabase, circle: Circle) -> bool:
 
 def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: DivergedError) -> None:
     """Begin a history with what was committed since the database was restored, besides what its log holds."""
-    site = source.require_state().site
-    assert site is not None
+    site = source.require_state().member
     comes = "comes back"
     if circle.primary == site.name:
         _refuse_unjudgeable(source, error)
@@ -174,7 +171,7 @@ def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: Dive
             circle = succeed_oneself(founder_of(database, site), site.name)
             comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
     warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
-    source.pass_sequences(_given_out(source, database))
+    source.require_site().pass_sequences(_given_out(source, database))
     _begin_history(source, database, circle)
 
 
@@ -185,16 +182,14 @@ def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> N
         FencedError: It is one.
     """
     state = source.require_state()
-    assert state.site is not None
-    name = state.site.name
+    name = state.member.name
     if state.history in [each.history for each in circle.site(name).histories[:-1]]:
         raise _left_behind(source, database, circle, f"is older than the present history of site {name}")
 
 
 def _left_behind(source: Source, database: FarmDatabase, circle: Circle, why: str) -> FencedError:
     """Build the error for a backup that cannot go on as its site."""
-    site = source.require_state().site
-    assert site is not None
+    site = source.require_state().member
     founder = founder_of(database, site)
     hint = how_to_join_anew(founder.url, site.name, shlex.quote(str(source)))
     if site.name == circle.primary:
@@ -210,7 +205,7 @@ def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
     Raises:
         FencedError: It has.
     """
-    if (what := source.what_only_a_primary_writes()) is not None:
+    if (what := source.require_site().what_only_a_primary_writes()) is not None:
         raise FencedError(
             f"{error.message}, and cannot judge that as it judges another site: it {what}",
             hint="all other sites go by its log: copy the file aside, restore the backup again and run wlc flush,"
@@ -228,7 +223,7 @@ def _take_back(source: Source, database: FarmDatabase, circle: Circle) -> int:
             if batch.handover is not None:
                 step_down(source, database, batch, chain)
                 break
-            rows += source.take_back(batch, chain, database.fetch)
+            rows += source.require_site().take_back(batch, chain, database.fetch)
     return rows
 
 
@@ -279,7 +274,7 @@ def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
         if batch.handover is not None:
             raise _begins(copy, "another site has become the primary")
         try:
-            copy.take_back(batch, chain, database.fetch)
+            copy.require_site().take_back(batch, chain, database.fetch)
         except DivergedError as error:
             raise _begins(copy, "it has committed something since it was restored from a backup") from error
     if known > copy.require_state().tick:
@@ -308,10 +303,9 @@ def step_down(source: Source, database: FarmDatabase, batch: Batch, chain: str) 
         chain: Its hash.
     """
     state = source.require_state()
-    assert state.site is not None
-    circle = note_handover(founder_of(database, state.site), database, batch)
-    source.has_settled_past = False
-    source.step_down(
+    circle = note_handover(founder_of(database, state.member), database, batch)
+    source.require_site().has_settled_past = False
+    source.require_site().step_down(
         replace(
             state,
             history=uuid.uuid4().hex[:16],
@@ -322,7 +316,7 @@ def step_down(source: Source, database: FarmDatabase, batch: Batch, chain: str) 
             clock=max(time for time in (utc_now(), batch.clock, state.clock) if time),
             vector=dict(batch.vector),
             fence=None,
-            site=replace(state.site, circle=circle, contained={**state.site.contained, state.history: batch.last}),
+            site=replace(state.member, circle=circle, contained={**state.member.contained, state.history: batch.last}),
         )
     )
     _finish_history(source, database, circle)
@@ -336,12 +330,11 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
 def _ticks_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> list[int]:
     """Return the last ticks of the own history that the logs of sites contain which this one meets."""
     state = source.require_state()
-    assert state.site is not None
-    founder = founder_of(database, state.site)
+    founder = founder_of(database, state.member)
     known = []
     for other in circle.sites:
-        meets = circle.is_mesh or circle.primary in (other.name, state.site.name)
-        if other.name != state.site.name and meets:
+        meets = circle.is_mesh or circle.primary in (other.name, state.member.name)
+        if other.name != state.member.name and meets:
             try:
                 newest = read_newest(site_database(founder, other.folder))
                 known.append(expanded(newest[0].vector, circle.lineage()).get(state.history, 0) if newest else 0)
@@ -362,7 +355,6 @@ def _begin_history(source: Source, database: FarmDatabase, circle: Circle, reach
         reached: The last tick that others must contain, if not all; those behind it were taken from other sites.
     """
     state = source.require_state()
-    assert state.site is not None
     reached = state.tick if reached is None else reached
     begun = replace(
         state,
@@ -370,7 +362,7 @@ def _begin_history(source: Source, database: FarmDatabase, circle: Circle, reach
         parent=Origin(state.history, reached),
         tick=max(state.tick, _known_elsewhere(source, database, circle)),
         vector={**state.vector, state.history: reached},
-        site=replace(state.site, contained={**state.site.contained, state.history: reached}),
+        site=replace(state.member, contained={**state.member.contained, state.history: reached}),
     )
     circle = _start_behind(source, database, circle, begun, read_newest(database))
     _finish_history(source, database, circle)
@@ -388,13 +380,12 @@ def _start_behind(
         state: What to remember; its tick is the last one of the former history that any site has seen.
         newest: The batch, and its chain hash; None if the log is empty.
     """
-    assert state.site is not None
     assert state.parent is not None
     batch, chain = newest or (None, "")
     if batch is not None and batch.handover is not None:
-        circle = note_handover(founder_of(database, state.site), database, batch)
+        circle = note_handover(founder_of(database, state.member), database, batch)
     # What a former primary has judged and not published is undone.
-    start = source.step_down if circle.has_ended(state.parent.history) else source.renew
+    start = source.require_site().step_down if circle.has_ended(state.parent.history) else source.require_site().renew
     times = (utc_now(), batch.clock if batch else None, state.clock)
     start(
         replace(
@@ -426,18 +417,16 @@ def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> N
     Until it has published something, it moves behind what came first into its log.
     """
     state = source.require_state()
-    assert state.site is not None
-    name = state.site.name
-    known = circle.site(name).history
+    known = circle.site(state.member.name).history
     if state.parent is None or known not in (state.history, state.parent.history):
         return
     if (first := _came_first(database, state)) is not None:
-        source.pass_sequences(_given_out(source, database))
+        source.require_site().pass_sequences(_given_out(source, database))
         circle = _start_behind(source, database, circle, state, first)
     elif state.history == known:
         return
     _announce(source, database)
-    source.has_settled_past = True
+    source.require_site().has_settled_past = True
     try:
         source.take_snapshot(database, is_first=True)
     except FencedError:
@@ -449,9 +438,8 @@ def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> N
 def _announce(source: Source, database: FarmDatabase) -> None:
     """Let `wlc.config` and the circle name the history that has begun; can be repeated."""
     state = source.require_state()
-    assert state.site is not None
     assert state.parent is not None
-    name, former, history = state.site.name, state.parent.history, SiteHistory(state.history, state.parent)
+    name, former, history = state.member.name, state.parent.history, SiteHistory(state.history, state.parent)
 
     def take_over(config: Config) -> Config:
         if config.history not in (former, state.history):
@@ -467,6 +455,6 @@ def _announce(source: Source, database: FarmDatabase) -> None:
     except MissingError:
         database.create_config(replace(state.config(), state=STARTED))
     changed = change_circle(
-        founder_of(database, state.site), lambda present: with_site(present, name, history, utc_now())
+        founder_of(database, state.member), lambda present: with_site(present, name, history, utc_now())
     )
-    source.remember(replace(state, site=replace(state.site, circle=changed)))
+    source.remember(replace(state, site=replace(state.member, circle=changed)))

@@ -10,6 +10,7 @@ from wlc.farm.vectors import contains, raised
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Origin, TableFile, Taken, Transaction
 
 
@@ -94,3 +95,28 @@ class TakenCount:
 
     transactions: int
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLog:
+    """The log of a former primary, up to the batch that ended its history with the tick `last`."""
+
+    database: FarmDatabase
+    history: str
+    last: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """What a site judges of itself before it leads as the primary.
+
+    Attributes:
+        own: Its own transactions that no primary has judged, as the last one would have read them.
+        judged: What that one contained in the end.
+        ended: The logs by which they are judged.
+    """
+
+    own: SiteStep
+    judged: Mapping[str, int]
+    ended: tuple[EndedLog, ...]

@@ -1,4 +1,7 @@
-"""What a master remembers of itself, in its own database: keys and values there, typed fields here."""
+"""What a master remembers of itself, in its own database: keys and values there, typed fields here.
+
+What its owner wants of a new one decides what it remembers first.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from wlc.farm.beat import format_beat
-from wlc.farm.circle import Circle, decode_circle, encode_circle
 from wlc.farm.clock import format_time, read_time, utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError
-from wlc.farm.json_fields import DECODER, JsonForm, Later, Omitted, as_text, as_vector
-from wlc.farm.json_records import form_of, record_of
-from wlc.farm.model import Batch, Config, Origin, Position, Taken
+from wlc.farm.json_fields import DECODER, JsonForm, as_text
+from wlc.farm.json_records import record_of
+from wlc.farm.model import Config, Origin, Position
 from wlc.farm.store.options import recalled, remembered
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wlc.farm.circle import Circle
+    from wlc.farm.model import Batch
+    from wlc.masters.circle_place import SiteState
+
 # A state besides those of `wlc.config`: the database claims its place in the farm, or died while it did.
 BEGINNING = 0
 
@@ -61,81 +69,6 @@ class Fence:
     since: WrittenTime = None
 
 
-def _as_circle(text: object) -> Circle:
-    return decode_circle(as_text(text).encode(), "the circle")
-
-
-def _circle_text(circle: Circle) -> str:
-    return encode_circle(circle).decode()
-
-
-# Each with all of its keys.
-Proofs = Annotated[
-    tuple[Taken, ...],
-    JsonForm(lambda value: form_of(tuple[Taken, ...]).read(value), lambda proofs: [*map(asdict, proofs)]),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class SiteState:
-    """What a master remembers as one of several sites of its database.
-
-    Attributes:
-        folder: Where its log is, relative to the founder's folder.
-        contained: Per history of others the last tick that the database contains, published here or not.
-        proofs: The newest position read in each other site's log.
-        published: Those that the last published batch named.
-        own: Last published tick that was no other site's and has records, 0 before the first.
-        circle: The circle as it was last read; None as long as there is no other site.
-        floor: In a mesh, where what the site inherited when it joined begins; None where it inherited nothing.
-        led: The last term in which it has taken over as the primary, 0 if none; the founder leads the first one.
-    """
-
-    name: str
-    folder: str
-    contained: Annotated[Mapping[str, int], JsonForm(as_vector, dict)] = field(default_factory=dict)
-    proofs: Proofs = ()
-    published: Proofs = ()
-    own: int = 0
-    circle: Annotated[Circle, JsonForm(_as_circle, _circle_text)] | None = None
-    led: Later[int] = 0
-    floor: Omitted[Annotated[Mapping[str, int], JsonForm(as_vector, dict)] | None] = None
-
-    @property
-    def is_leading(self) -> bool:
-        """Whether it is the primary, and has judged its own transactions as such: only then it judges others."""
-        circle = self.circle
-        return circle is not None and circle.primary == self.name and circle.term in (1, self.led)
-
-    @property
-    def log_term(self) -> int | None:
-        """The term that its log is in: a successor that has not taken over yet is in the term before."""
-        circle = self.circle
-        if circle is None:
-            return None
-        return circle.term - 1 if circle.primary == self.name and not self.is_leading else circle.term
-
-    def proof_of(self, site: str) -> Taken | None:
-        """Return the newest position read in a site's log, None before the first."""
-        return next((proof for proof in self.proofs if proof.site == site), None)
-
-    def after(self, batch: Batch) -> SiteState:
-        """Return what to remember once a batch is published."""
-        # As long as there is nothing of others, every tick is its own, and batches do not say so.
-        own = batch.own or (batch.last if batch.vector.keys() <= {batch.history} else self.own)
-        return replace(self, own=own, published=batch.taken)
-
-    def having_taken(self, contained: Mapping[str, int], proof: Taken | None) -> SiteState:
-        """Return what to remember once a part of another site's log is taken."""
-        return replace(self, contained=dict(contained), proofs=newest_proofs(self.proofs, (proof,) if proof else ()))
-
-
-def newest_proofs(before: tuple[Taken, ...], later: tuple[Taken, ...]) -> tuple[Taken, ...]:
-    """Return the last proof of each site, by its name."""
-    found = {proof.site: proof for proof in (*before, *later)}
-    return tuple(found[site] for site in sorted(found))
-
-
 @dataclass(frozen=True, slots=True)
 class MasterState:
     """Where a master publishes, and how far it has come.
@@ -176,9 +109,20 @@ class MasterState:
     site: SiteState | None = None
 
     @property
+    def member(self) -> SiteState:
+        """What it is among several masters, of one that is not the only one."""
+        assert self.site is not None
+        return self.site
+
+    @property
     def circle(self) -> Circle | None:
         """The circle of sites, None as long as there is no other site."""
         return self.site.circle if self.site else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a handover ended the history."""
+        return self.circle is not None and self.circle.has_ended(self.history)
 
     @property
     def is_master(self) -> bool:
@@ -220,6 +164,44 @@ class MasterState:
         return Reached(position, self.clock or self.began or utc_now(), vector)
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user wants of a new master; None leaves it to what was before, or to the default.
+
+    Attributes:
+        is_moved: The source takes the place of the master of which it is a copy.
+        membership: What it becomes among several masters; None if it is the only one.
+    """
+
+    farm: str | None = None
+    name: str | None = None
+    logs: str | None = None
+    beat_s: float | None = None
+    is_moved: bool = False
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    membership: SiteMembership | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteMembership:
+    """What a new master becomes among several sites.
+
+    Attributes:
+        site: What it remembers of that from the start.
+        announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
+            repeated.
+        is_replica: It has been a replica of another site until now, or an attempt to make it a site was broken off.
+        announced: The history by which others know it since such an attempt; "" if they do not know it.
+        not_before: No commit gets an earlier time than this, whatever the clock says; None for any time.
+    """
+
+    site: SiteState
+    announce: Callable[[MasterState], SiteState]
+    is_replica: bool = False
+    announced: str = ""
+    not_before: datetime | None = None
+
+
 def encode(state: MasterState) -> dict[str, str]:
     """Write a state as keys and values."""
     return {
@@ -237,8 +219,8 @@ def encode(state: MasterState) -> dict[str, str]:
         "options": remembered(state.options),
         "state": str(state.state),
         "began": _time_text(state.began),
-        "fence": _text(state.fence),
-        "site": _text(state.site),
+        "fence": json.dumps(record_of(Fence).write(state.fence)) if state.fence else "",
+        "site": state.site.encoded() if state.site else "",
     }
 
 
@@ -277,8 +259,8 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
             options=recalled(values["options"]),
             state=int(values["state"]),
             began=_time(values["began"]),
-            fence=_recalled(Fence, values.get("fence", "")),
-            site=_recalled(SiteState, values.get("site", "")),
+            fence=record_of(Fence).read(DECODER.decode(values["fence"])) if values.get("fence") else None,
+            site=_site(values.get("site")),
         )
     except (KeyError, ValueError, TypeError) as error:
         message = f"what {shown} remembers of itself as a master is damaged: {error}"
@@ -286,9 +268,9 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
         raise CorruptError(message, hint=hint, path=shown) from error
 
 
-def _text(record: Fence | SiteState | None) -> str:
-    return json.dumps(record_of(type(record)).write(record)) if record else ""
+def _site(text: str | None) -> SiteState | None:
+    if not text:
+        return None
+    from wlc.masters.circle_place import decode_site  # A plain master never loads what only sites need.
 
-
-def _recalled(cls: type[T], text: str) -> T | None:
-    return record_of(cls).read(DECODER.decode(text)) if text else None
+    return decode_site(text)

@@ -123,7 +123,7 @@ def _hand_over_from(
             publish(source, database)
             hand_over(founder, site)
             # It goes on as a secondary at once, under a history of its own.
-            source.has_settled_past = False
+            source.require_site().has_settled_past = False
             publish(source, database)
     return read_circle(founder)
 

@@ -254,7 +254,7 @@ def exceptions(
     """
     time = None if since is None else parse_time(since)
     with opened_master(source, storage_options) as (found, database):
-        rows = found.rejected_rows(time)
+        rows = facet.rejected_rows(time) if (facet := found.site) is not None else []
         chosen = [row for row in rows if table is None or is_meant(row.table, table)]
         if table is not None and not chosen:
             _refuse_unknown(found, database, table)
@@ -298,7 +298,7 @@ def resubmit(
         )
     tick, count = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
     with opened_master(source, storage_options) as (found, database):
-        rows = found.resubmit(site, tick, count)
+        rows = found.require_site().resubmit(site, tick, count)
         with found.publishing():
             publish(found, database)
         return rows
@@ -314,4 +314,4 @@ def conflicts(
         storage_options: Options of the farm's file system.
     """
     with opened_master(source, storage_options) as (found, _):
-        return found.conflict_counters()
+        return facet.conflict_counters() if (facet := found.site) is not None else []

@@ -21,11 +21,12 @@ from wlc.farm.registry import register
 from wlc.farm.store import MissingError, join_url
 from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
-from wlc.masters.circle_place import site_database
-from wlc.masters.claim import SiteMembership, Wish, claim
-from wlc.masters.founding import stopped_site
+from wlc.masters.circle_place import SiteState, site_database
+from wlc.masters.claim import claim
+from wlc.masters.contract import cannot_be_site
 from wlc.masters.lookup import resolve
-from wlc.masters.state import SiteState
+from wlc.masters.site_life import stopped_site
+from wlc.masters.state import SiteMembership, Wish
 from wlc.masters.status import status_of
 from wlc.multi_master.administration import heirs_of
 from wlc.multi_master.take_round import as_reader
@@ -79,7 +80,7 @@ def join(
             refuse_primary_anew(circle, site)
     with adapters.opened(source) as found:
         folder = found.state.site.folder if found.state is not None and found.state.site is not None else ""
-        if found.held() is not None:
+        if found.require_site().held() is not None:
             if not again:
                 _refuse_taken_name(founder, circle, site)
             folder = free_folder(founder, circle, site)
@@ -145,7 +146,7 @@ def joined_from(
     other = circle.site(start or circle.primary)
     if adapters.is_source(source):
         with adapters.opened(source) as found:
-            if found.held() is None and found.state is not None:
+            if found.require_site().held() is None and found.state is not None:
                 return None
     if site is not None and not again:
         _refuse_taken_name(founder, circle, site)
@@ -210,17 +211,10 @@ def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
 
 
 def _refuse_server(source: str | os.PathLike[str]) -> None:
-    """Refuse the URL of a server: only a file can become a site.
-
-    Raises:
-        UnsupportedError: It is the URL of a server.
-    """
+    """Refuse the URL of a server: only a file can become a site."""
     scheme, mark, _ = os.fspath(source).partition("://")
     if mark:
-        raise UnsupportedError(
-            f"a {scheme}:// database cannot be a site: only DuckDB files can, PostgreSQL sites do not exist yet",
-            hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
-        )
+        raise cannot_be_site(f"a {scheme}:// database")
 
 
 def _warn_of_sequences(database: FarmDatabase) -> None:
@@ -288,7 +282,7 @@ class _Announcement:
         primary = self.circle.site(self.circle.primary)
         proof = self.site.proof_of(primary.name)
         log, last = site_database(self.founder, primary.folder), proof.batch if proof else 0
-        floor = self.source.inherit(log, last, self.circle)
+        floor = self.source.require_site().inherit(log, last, self.circle)
         return replace(joined, floor=floor)
 
 
@@ -296,7 +290,7 @@ def _held(
     source: Source, founder: FarmDatabase, circle: Circle, site: str
 ) -> tuple[Mapping[str, int], tuple[Taken, ...]]:
     """Return what a database contains that becomes a site, and where it stands in the primary's log."""
-    position = source.held()
+    position = source.require_site().held()
     state = source.state
     if position is None:
         if state is None or state.site is None or state.site.name != site or state.is_master:

@@ -119,7 +119,7 @@ def _of_file(source: str | os.PathLike[str], founder: FarmDatabase, site: str) -
         return None, 0
     with adapters.opened(source) as found:
         state = found.state
-        if state is None or found.held() is not None:
+        if state is None or found.require_site().held() is not None:
             return None, 0
         known = state.site
         if known is None or known.name != site or founder_of(database_of(state), known).url != founder.url:

@@ -10,9 +10,8 @@ from wlc.farm.errors import FencedError
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, site_database
-from wlc.masters.contract import EndedLog, Succession
 from wlc.masters.publish import publish
-from wlc.masters.site_step import SiteStep
+from wlc.masters.site_step import EndedLog, SiteStep, Succession
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
             # The same, and nothing has been published since that would have met it.
             return
         _refuse_lost(source, own, circle, founder)
-        source.take_over(Succession(own, dict(last.vector), ended), database.fetch)
+        source.require_site().take_over(Succession(own, dict(last.vector), ended), database.fetch)
 
 
 def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDatabase) -> None:
@@ -72,12 +71,11 @@ def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDat
         FencedError: It was restored from a backup, and the former primary had not taken what it had published before.
     """
     state = source.require_state()
-    assert state.site is not None
-    held = expanded({**state.site.contained, state.history: state.tick}, circle.lineage())
+    held = expanded({**state.member.contained, state.history: state.tick}, circle.lineage())
     lost = [each for each in own.transactions if each.origin.tick > held.get(each.origin.history, 0)]
     if not lost:
         return
-    name, former = state.site.name, next(reign.site for reign in reversed(circle.reigns) if reign.is_effective)
+    name, former = state.member.name, next(reign.site for reign in reversed(circle.reigns) if reign.is_effective)
     others = sorted((site.name for site in circle.sites if site.name != name), key=lambda other: other != former)
     alone = f"wlc stop {shlex.quote(str(source))}, then wlc master {shlex.quote(str(source))} --name OTHER"
     raise FencedError(

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import TableFile, Taken
     from wlc.farm.vectors import Vector
+    from wlc.masters.circle_place import SiteState
     from wlc.masters.contract import Source
     from wlc.masters.rejected import ConflictCounter, RejectionCount
     from wlc.masters.site_step import SiteStep
-    from wlc.masters.state import SiteState
     from wlc.multi_master.covering import Cover
 
 
@@ -106,6 +106,7 @@ def what_to_take_as(source: str | os.PathLike[str]) -> str:
 
 
 def _site(source: Source) -> SiteState:
+    source.require_site()
     state = source.require_state()
     if state.site is None:
         raise InvalidError(
@@ -152,7 +153,7 @@ def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str 
         found = [reading.idle() for reading in _all_readings(source, database, known, only)]
         if None not in found:
             return [each for each in found if each is not None]
-    with source.rehearsal() as copy:
+    with source.require_site().rehearsal() as copy:
         _remember_circle(copy, circle)
         settle_copy(copy, database, circle)
         return _round(copy, database, only, is_rehearsal=True)
@@ -160,8 +161,7 @@ def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str 
 
 def _round(source: Source, database: FarmDatabase, site: str | None, *, is_rehearsal: bool) -> list[TakenFrom]:
     known = _site(source)
-    assert known.circle is not None
-    if known.circle.is_mesh:
+    if known.known_circle.is_mesh:
         return _take_in_mesh(source, database, known, site, is_rehearsal=is_rehearsal)
     readings: list[_Reading] = []
     errors: list[FarmError] = []
@@ -250,7 +250,7 @@ def _disinherit(source: Source, database: FarmDatabase) -> None:
         state = source.require_state()
         if state.site is not None and state.batch:
             # In this order: who dies in between does both again, before anybody is judged.
-            source.disinherit()
+            source.require_site().disinherit()
             source.remember(replace(state, site=replace(state.site, floor=None)))
 
 
@@ -258,15 +258,14 @@ def _publish(source: Source, database: FarmDatabase) -> None:
     """Publish what waits; a former primary whose history a handover has ended begins its next one."""
     state = source.require_state()
     if state.circle is not None and state.circle.has_ended(state.history):
-        source.has_settled_past = False
+        source.require_site().has_settled_past = False
     publish(source, database)
 
 
 def _all_in_mesh(
     source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, is_rehearsal: bool
 ) -> Iterator[_Reading]:
-    circle = site.circle
-    assert circle is not None
+    circle = site.known_circle
     published = Published(founder_of(database, site), circle)
     for other in _read_by(circle, site.name, only):
         yield _Reading(source, database, circle, other, is_rehearsal, published=published)
@@ -274,8 +273,7 @@ def _all_in_mesh(
 
 def _all_readings(source: Source, database: FarmDatabase, site: SiteState, only: str | None) -> Iterator[_Reading]:
     """Yield the logs that a rehearsal reads."""
-    assert site.circle is not None
-    readings = _all_in_mesh if site.circle.is_mesh else _readings
+    readings = _all_in_mesh if site.known_circle.is_mesh else _readings
     return readings(source, database, site, only, is_rehearsal=True)
 
 
@@ -286,12 +284,11 @@ def _readings(
 
     In between a successor begins to lead. A rehearsal ends there: what it rejects of its own is not known yet.
     """
-    circle, name = site.circle, site.name
-    assert circle is not None
+    circle, name = site.known_circle, site.name
     wanted = _read_by(circle, name, only)
     for reign in circle.reigns if circle.site(name).role != NONE else ():
         # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
-        if reign.is_effective and not _contains(source, circle, reign):
+        if reign.is_effective and _contained(source, circle).get(reign.history, 0) < reign.last:
             yield _Reading(source, database, circle, circle.reigning(reign), is_rehearsal, reign=reign)
     if circle.primary == name and not site.is_leading:
         if is_rehearsal:
@@ -303,15 +300,10 @@ def _readings(
     yield from (_Reading(source, database, circle, other, is_rehearsal) for other in wanted)
 
 
-def _contains(source: Source, circle: Circle, reign: Reign) -> bool:
-    return _contained(source, circle).get(reign.history, 0) >= reign.last
-
-
 def _contained(source: Source, circle: Circle) -> Vector:
     """Return what a site contains of each history."""
     state = source.require_state()
-    assert state.site is not None
-    return expanded({**state.site.contained, state.history: state.tick}, circle.lineage())
+    return expanded({**state.member.contained, state.history: state.tick}, circle.lineage())
 
 
 def _remember_circle(source: Source, circle: Circle) -> None:
@@ -386,15 +378,15 @@ class _Reading:
     def read_on(self) -> bool:
         """Take what is new in the log; returns whether it is the primary's and a handover ends it."""
         log = self._log()
-        before = (self.source.rejection_counts(), self.source.conflict_counters()) if self.is_rehearsal else None
+        site = self.source.require_site()
+        before = (site.rejection_counts(), site.conflict_counters()) if self.is_rehearsal else None
         self.done = self._taken(log)
         if before is not None:
             self.done = self._judged(self.done, *before)
         if self.is_rehearsal or log.ended is None:
             return False
         state = self.source.require_state()
-        assert state.site is not None
-        note_handover(founder_of(self.database, state.site), log.database, log.ended)
+        note_handover(founder_of(self.database, state.member), log.database, log.ended)
         return True
 
     def name_cover(self, error: FarmError) -> None:
@@ -404,18 +396,18 @@ class _Reading:
 
     def _cover(self) -> Cover | None:
         state = self.source.require_state()
-        assert state.site is not None
         found = None
         if self.circle.is_mesh:
-            readings = _all_in_mesh(self.source, self.database, state.site, None, is_rehearsal=self.is_rehearsal)
+            readings = _all_in_mesh(self.source, self.database, state.member, None, is_rehearsal=self.is_rehearsal)
             found = site_that_covers(self._log(), (each._log() for each in readings), str(self.source))
-        return found or snapshot_that_covers(founder_of(self.database, state.site), self.circle, utc_now())
+        return found or snapshot_that_covers(founder_of(self.database, state.member), self.circle, utc_now())
 
     def _taken(self, log: SiteLog) -> TakenFrom:
         files = _Fetched(log.database)
-        taken = self.source.take(files.released_after(self._noted(log.steps())), files.fetch)
+        site = self.source.require_site()
+        taken = site.take(files.released_after(self._noted(log.steps())), files.fetch)
         if not self.is_primary and log.mesh is None:
-            self.source.note_contained(self.other.name, log.own_contained())
+            site.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
         return self._told(log, taken.transactions, taken.rows)
@@ -436,25 +428,25 @@ class _Reading:
         self, done: TakenFrom, rejections: Sequence[RejectionCount], counters: Sequence[ConflictCounter]
     ) -> TakenFrom:
         """Add what was rejected since these were counted, on the copy."""
-        whole = of_whole_transactions(self.source.conflict_counters()) - of_whole_transactions(counters)
-        found = risen(rejections, self.source.rejection_counts())
+        site = self.source.require_site()
+        whole = of_whole_transactions(site.conflict_counters()) - of_whole_transactions(counters)
+        found = risen(rejections, site.rejection_counts())
         rules = {each.table: self.circle.rule_of(each.table) for each in found}
         named = (replace(each, rule=rule.rule) if (rule := rules[each.table]) else each for each in found)
         return replace(done, rejected=whole, in_conflict=tuple(named))
 
     def _log(self) -> SiteLog:
         state = self.source.require_state()
-        assert state.site is not None
-        founder = founder_of(self.database, state.site)
-        is_mine = self.is_primary or (self.circle.is_mesh and state.site.name != self.circle.primary)
-        anew, file = (state.site.name, shlex.quote(str(self.source))) if is_mine else (self.other.name, "")
+        founder = founder_of(self.database, state.member)
+        is_mine = self.is_primary or (self.circle.is_mesh and state.member.name != self.circle.primary)
+        anew, file = (state.member.name, shlex.quote(str(self.source))) if is_mine else (self.other.name, "")
         return SiteLog(
             site_database(founder, self.other.folder),
             self.other,
             state.history,
             state.tick,
-            state.site.contained,
-            state.site.proof_of(self.other.name),
+            state.member.contained,
+            state.member.proof_of(self.other.name),
             # Vectors say all that they contain. One without an entry for a site that left may never have met it.
             self.circle.lineage(),
             self.is_primary,

@@ -13,7 +13,6 @@ from wlc.capture.duckdb import removal_order, taken_tables
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.removal_order import Removal
 from wlc.capture.duckdb.session import CaptureSession
-from wlc.capture.duckdb.sites import permitted
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
@@ -47,10 +46,10 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
             if not force:
                 run.refuse_conflicts(nets)
             nets = [net for net in nets if run.settle(net)]
-            if shared.site is not None:
+            if (site := shared.site) is not None:
                 # Of several transactions, the first one would stand if a later one were refused.
                 present, _ = taken_tables.tables(raw, shared.catalog)
-                permitted.refuse_rows(shared.site, (present[net.table.name].table for net in nets))
+                site.refuse_rows(present[net.table.name].table for net in nets)
             done = tuple(sorted((run.counted(net) for net in nets), key=lambda each: each.table))
             order = removal_order.order(raw, shared.catalog, [Removal(net.table, net.present) for net in nets])
             count = 1 + len(order.later) if nets else 0

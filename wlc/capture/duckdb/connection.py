@@ -56,10 +56,15 @@ class Connection:
         self._outcome: StatementOutcome | None = None
         self._count: int | None = None
         self._split: dict[str, tuple[tuple[str, str], ...]] = {}
-        # What the process does with the database besides, set by whoever opens the connection.
-        self.wlc: Any = None
+        # What the process can do with the database besides, set by whoever opens the connection.
+        self.make_taker: Callable[[], Any] = lambda: None
         self._before_close: list[Callable[[], None]] = []
         self._finalizer = weakref.finalize(self, _release, raw, shared, self._before_close)
+
+    @property
+    def wlc(self) -> Any:
+        """What takes for a site whose database the process has open; see `wlc.multi_master.taker`."""
+        return self.make_taker()
 
     def __enter__(self) -> Self:
         return self
@@ -307,7 +312,7 @@ class Connection:
         """Another connection to the same database, with transactions of its own."""
         self._shared.users += 1
         other = Connection(self._shared, self._raw.cursor())
-        other.wlc = self.wlc
+        other.make_taker = self.make_taker
         return other
 
     duplicate = cursor

@@ -26,16 +26,11 @@ from wlc.capture.duckdb.effects import (
 from wlc.capture.duckdb.images import Images
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.schema_change import difference, statements
-from wlc.capture.duckdb.sites import permitted
-from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
 from wlc.dialect.types import parse
-from wlc.farm.circle import naming
 from wlc.farm.model import Clear, Name, SequencePosition
-from wlc.masters.circle_place import founder_of
-from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +40,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.packed import Packing
     from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.sites.commits import TrackedReads
     from wlc.farm.model import Layout, Origin, Settings
 
 
@@ -76,7 +72,7 @@ class OpenTransaction:
         row_settings: Settings that let rows pass which DuckDB's defaults may refuse.
         last_seen: Last tick that was committed when it began; None where there is one master only.
         taking: What it takes from another site; None for a user's transaction.
-        reads: The rows that it has read, where they count in conflicts.
+        reads: The rows that it has read, where they count in conflicts; None where there is one master only.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -96,7 +92,7 @@ class OpenTransaction:
     last_seen: int | None = None
     taking: TakenEntry | None = None
     sequences: dict[Name, int] = field(default_factory=dict)
-    reads: TrackedReads = field(init=False)
+    reads: TrackedReads | None = None
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
     _dropped: set[Name] = field(default_factory=set)
@@ -106,9 +102,6 @@ class OpenTransaction:
     _has_macros: bool = False
     _before_schema: ddl_effects.Objects | None = None
     _has_looked: bool = False
-
-    def __post_init__(self) -> None:
-        self.reads = TrackedReads(self.connection, self.shared, self.tables)
 
     # Around a statement ---------------------------------------------------------------------------------------------
 
@@ -121,7 +114,8 @@ class OpenTransaction:
             is_counted: False if it returns rows instead of their number; DuckDB's threads may lose returned rows.
         """
         self.look()
-        self.reads.before(effect, parameters)
+        if self.reads is not None and self.shared.site is not None:
+            self.reads.before(effect, parameters)
         touched = self._before(effect, parameters)
         for images in touched if not is_counted else ():
             images.remember_count()
@@ -196,7 +190,9 @@ class OpenTransaction:
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
-        has_more = bool(self.records or sequences or self.reads.tables or self.taking or self._rewritten)
+        has_more = bool(
+            self.records or sequences or self.taking or self._rewritten or (self.reads and self.reads.tables)
+        )
         if not pending and not has_more:
             return False
         if self._altered and self._has_macros:
@@ -212,8 +208,10 @@ class OpenTransaction:
         if self.taking is not None:
             self.taking.journal(replace(entry, records=tuple(self.records)))
             return True
-        self._refuse_forbidden()
-        self.records += self.reads.complete(self.tick)
+        if (site := self.shared.site) is not None:
+            site.refuse_commit(self.tables, self.records, self._settled, self.tick, self.changes_schema)
+        if self.reads is not None:
+            self.records += self.reads.complete(self.tick)
         if not self.records and not self.moves_sequences:
             # It may have written to another database, and DuckDB allows one only. A later transaction journals them.
             return False
@@ -223,18 +221,6 @@ class OpenTransaction:
         if not alone or not pending[0].carries_meta:
             journal.add_entry(self.connection, self.tables.catalog, replace(entry, records=tuple(self.records)))
         return True
-
-    def _refuse_forbidden(self) -> None:
-        """Refuse what only another site may write."""
-        if (site := self.shared.site) is None:
-            return
-        with naming(lambda: founder_of(database_of(self.shared.require_state()), site).url):
-            permitted.refuse_schema_change(site, self.records, self.tables.by_name)
-            if self.changes_schema and self.shared.is_in_mesh:
-                permitted.refuse_schema_in_mesh(site, self.records, self.tables)
-            permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
-            removed = (images.table for images in self._settled if images.removed)
-            permitted.refuse_deletions(self.connection, site, removed, self.tick)
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""
@@ -305,7 +291,9 @@ class OpenTransaction:
         with (shared := self.shared).commit_lock:
             shared.take_snapshot(self.connection)
             self.began_after = shared.commits
-            self.last_seen = shared.last_tick or None if shared.site is not None else None
+            if (site := shared.site) is not None:
+                self.last_seen = shared.last_tick or None
+                self.reads = site.reads_of(self.connection, self.tables)
         if shared.generation != self.generation or self.generation % 2:
             self.tables.refresh(-1)
         elif self.tables.generation != self.generation:

@@ -13,16 +13,14 @@ from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
 from wlc.capture.duckdb.other_writers import Doubt
-from wlc.capture.duckdb.sites import permitted
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal
 from wlc.farm import digest
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import InvalidError
 from wlc.farm.json_records import record_of
 from wlc.farm.model import Clear, DbObject, Ddl, DroppedObject, Position
-from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +52,8 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
         InvalidError: It is no replica at that tick. What was published since would be journalled again.
         UnsupportedError: The log cannot be applied, and other sites have taken what it says.
     """
-    if published is None:
-        _refuse_site(shared)
+    if published is None and shared.site is not None:
+        shared.site.refuse_whole_tables(shared.path)
     with shared.root.cursor() as connection, shared.commit_lock, _attached(connection, published):
         connection.execute("BEGIN")
         try:
@@ -102,21 +100,6 @@ def _contradicted(connection: duckdb.DuckDBPyConnection, shared: Shared) -> dict
     return {name: counts[name] if name in differing else None for name in counts}
 
 
-def _refuse_site(shared: Shared) -> None:
-    """Refuse to publish tables as a whole where other sites would have to take them."""
-    if (site := shared.site) is None or site.circle is None:
-        return
-    database, file = shlex.quote(database_of(shared.require_state()).url), shlex.quote(shared.path)
-    again = f"wlc join {file} --name {database} --site {site.name} --again"
-    other = next((each.name for each in site.circle.sites if each.name != site.name), "SITE")
-    raise UnsupportedError(
-        f"the log of site {site.name} cannot be applied, and other sites have taken what it says",
-        hint=f"wlc role {file} {other} primary, wlc take at {other}, then {again}"
-        if site.circle.primary == site.name
-        else again,
-    )
-
-
 def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, published: Path) -> None:
     try:
         (text,) = connection.execute(f"SELECT value FROM {_PUBLISHED}.wlr.state WHERE key = 'position'").fetchall()[0]
@@ -134,14 +117,13 @@ def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, pu
 
 def _refuse_forbidden(connection: duckdb.DuckDBPyConnection, shared: Shared, records: Sequence[JournalRecord]) -> None:
     """Refuse what only another site may write."""
-    if shared.site is None:
+    if (site := shared.site) is None:
         return
     layouts = journal.read_layouts(connection, shared.catalog)
     written = [
         CapturedTable(r.layout, shared.catalog, *layouts[r.layout]) for r in records if isinstance(r, JournalledImages)
     ]
-    permitted.refuse_schema_change(shared.site, records, duckdb_catalog.tables(connection, shared.catalog))
-    permitted.refuse_rows(shared.site, written)
+    site.refuse_difference(records, duckdb_catalog.tables(connection, shared.catalog), written)
 
 
 def _differences(

@@ -82,7 +82,7 @@ class CaptureSession:
             # If DuckDB has aborted the transaction, the statement itself reports it.
             with suppress(duckdb.TransactionException):
                 self.transaction.look()
-                if kind == "SELECT" and self._shared.site is not None:
+                if kind == "SELECT" and self._shared.site is not None and self.transaction.reads is not None:
                     self.transaction.reads.note(text, parameters)
 
     def before_settings(self, text: str, kind: str) -> None:

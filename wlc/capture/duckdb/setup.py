@@ -8,21 +8,33 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb import acceptance, checks, journal, packed, unpublished
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
-from wlc.capture.duckdb.sites import adoption, exceptions
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import quote
 from wlc.farm.clock import utc_now
 from wlc.masters.state import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import duckdb
 
     from wlc.capture.duckdb.shared import Shared
     from wlc.masters.state import MasterState
 
 
-def begin(shared: Shared, state: MasterState) -> None:
+# Tables that stay when a new history begins: what a site has rejected stays readable for its owner.
+_KEPT = ("exceptions", "counters")
+
+
+def begin(
+    shared: Shared, state: MasterState, release: Callable[[duckdb.DuckDBPyConnection], None] | None = None
+) -> None:
     """Install the journal afresh, in one transaction.
+
+    Args:
+        shared: The database.
+        state: What it remembers then.
+        release: Removes what a replica has besides its tables, of one that becomes a site.
 
     Raises:
         UnsupportedError: A column of some table cannot be replicated exactly, or replicas would not take some object.
@@ -31,8 +43,8 @@ def begin(shared: Shared, state: MasterState) -> None:
     connection.execute("BEGIN")
     try:
         _drop_journal(connection, catalog)
-        # Only a replica that joins as a site comes here; `Source.check` refuses all others.
-        adoption.release(connection, catalog)
+        if release is not None:
+            release(connection)
         acceptance.refuse_present(connection, catalog)
         rules = checks.read_rules(connection, catalog)
         checks.refuse_unstable(connection, catalog, rules)
@@ -54,8 +66,8 @@ def begin(shared: Shared, state: MasterState) -> None:
 
 
 def _drop_journal(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Drop what an earlier history left, but for what its owner was told: rows that were rejected stay readable."""
+    """Drop what an earlier history left."""
     query = "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'wlc'"
     for (table,) in connection.execute(query, [catalog]).fetchall():
-        if table not in exceptions.KEPT:
+        if table not in _KEPT:
             connection.execute(f"DROP TABLE {quote(catalog)}.wlc.{quote(table)}")

@@ -25,7 +25,6 @@ from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FencedError, UnavailableError
-from wlc.farm.mesh import STEP
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import require_state
 from wlc.masters.state import changes, decode
@@ -34,9 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from wlc.capture.duckdb.sites.commits import SiteCommits
     from wlc.farm.model import Name
     from wlc.masters.background import Publisher
-    from wlc.masters.state import MasterState, SiteState
+    from wlc.masters.state import MasterState
 
 _open: dict[str, Shared] = {}
 _open_lock = threading.RLock()
@@ -106,6 +106,7 @@ class Shared:
     _tick: int = 0
     _layout: int = 0
     _home: Home | None = None
+    _site: SiteCommits | None = None
     _witnessed: datetime | None = None
 
     @property
@@ -118,16 +119,21 @@ class Shared:
             return self._roots[thread]
 
     @property
-    def site(self) -> SiteState | None:
-        """What the database is among several sites; None as long as there is no other one."""
-        site = self.state.site if self.state else None
-        return site if site and site.circle else None
+    def site(self) -> SiteCommits | None:
+        """What its commits have as those of one of several sites; None as long as there is no other one."""
+        state = self.state
+        if state is None or state.site is None or state.site.circle is None:
+            return None
+        if self._site is None:
+            from wlc.capture.duckdb.sites import commits  # A plain master never loads what only sites need.
+
+            self._site = commits.SiteCommits(self.require_state)
+        return self._site
 
     @property
     def is_in_mesh(self) -> bool:
         """Whether it is one of several sites that all read each other."""
-        site = self.site
-        return site is not None and site.circle is not None and site.circle.is_mesh
+        return (site := self.site) is not None and site.circle.is_mesh
 
     @property
     def away(self) -> FencedError | None:
@@ -190,14 +196,11 @@ class Shared:
             return self._layout
 
     def commit_time(self) -> datetime:
-        """Return the present time, or the last commit's if that is later: clocks may step back, the log may not.
-
-        In a mesh a commit is later than the last one, so that it is newer than all that it may have seen.
-        """
+        """Return the present time, or the last commit's if that is later: clocks may step back, the log may not."""
         now, last = utc_now(), self.last_commit
         if last is None:
             return now
-        return max(now, last + STEP) if self.is_in_mesh else max(now, last)
+        return max(now, last if (site := self.site) is None else site.earliest_after(last))
 
     def next_commit(self) -> tuple[int, datetime]:
         """Return the tick and the time of a transaction that shares the commit lock.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import tempfile
 import warnings
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from wlc.capture.duckdb import (
     compensation,
     ddl_effects,
     digests,
-    packed,
     probe,
     repair,
     setup,
@@ -24,18 +22,6 @@ from wlc.capture.duckdb import (
 from wlc.capture.duckdb.connecting import create_file
 from wlc.capture.duckdb.other_writers import Doubt
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
-from wlc.capture.duckdb.sites import (
-    adoption,
-    exceptions,
-    inheritance,
-    own_past,
-    permitted,
-    rehearsal,
-    resubmission,
-    stepping_down,
-    succeeding,
-    taking,
-)
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import refuse_path
@@ -47,22 +33,19 @@ from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from datetime import datetime
 
     import duckdb
 
     from wlc.capture.duckdb.connection import Connection
-    from wlc.farm.circle import Circle
+    from wlc.capture.duckdb.sites.duckdb_site import DuckDBSite
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
-    from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
+    from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.contract import BatchContent, Gathered, Succession
-    from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
-    from wlc.masters.site_step import SiteStep, TakenCount
-    from wlc.masters.state import MasterState, SiteState
+    from wlc.masters.contract import BatchContent, Gathered
+    from wlc.masters.state import MasterState
 
 # What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
 
@@ -158,7 +141,8 @@ def connect(
             if shared.publisher is None:
                 shared.publisher = Publisher(found, database_of(found.require_state()))
             found.warn_bypassed()
-            if found.require_state().fence is not None or not found.has_settled_past:
+            site = found.present_site
+            if found.require_state().fence is not None or (site is not None and not site.has_settled_past):
                 shared.publisher.settle()
             shared.publisher.start()
         return Connection(shared, shared.root.cursor())
@@ -214,6 +198,12 @@ class DuckDBSource(Source):
         return self._shared.state
 
     @property
+    def site(self) -> DuckDBSite:
+        from wlc.capture.duckdb.sites import duckdb_site  # A plain master never loads what only sites need.
+
+        return duckdb_site.DuckDBSite(self, self._shared, DuckDBSource)
+
+    @property
     def beat_s(self) -> float:
         return self._shared.beat_s
 
@@ -251,7 +241,7 @@ class DuckDBSource(Source):
         return self._shared.require_state()
 
     def install(self, state: MasterState) -> None:
-        setup.begin(self._shared, state)
+        setup.begin(self._shared, state, self.site.release if state.site is not None else None)
         self._redirect_publisher()
 
     def _redirect_publisher(self) -> None:
@@ -259,23 +249,16 @@ class DuckDBSource(Source):
         if self._shared.publisher is not None:
             self._shared.publisher.database = database_of(self.require_state())
 
-    def held(self) -> Position | None:
-        return adoption.position(self._shared.root, self._shared.catalog)
-
     def has_objects(self) -> bool:
         # Listing all objects takes long, and most databases have a table.
         root, catalog = self._shared.root, self._shared.catalog
         return bool(duckdb_catalog.table_names(root, catalog) or ddl_effects.objects(root, catalog))
 
     def remember(self, state: MasterState) -> None:
-        shared = self._shared
-        with shared.commit_lock:
-            if state.site is not None and shared.require_state().site is None:
-                # Sites compare row images.
-                with shared.root.cursor() as connection, own_past.transaction(connection, shared):
-                    waiting = unpublished.pending(connection, shared.catalog, sys.maxsize)
-                    packed.unpack(connection, shared.catalog, waiting.others, shared.work)
-            shared.remember(state)
+        with self._shared.commit_lock:
+            if state.site is not None and self.require_state().site is None:
+                self.site.unpack()
+            self._shared.remember(state)
 
     # Publishing
 
@@ -286,9 +269,6 @@ class DuckDBSource(Source):
     def publishing(self) -> Iterator[None]:
         with self._shared.publish_lock:
             yield
-
-    def refuse_rules(self, site: SiteState) -> None:
-        permitted.refuse_rules(self._shared, site)
 
     def refuse_gap(self) -> None:
         """Refuse a copy of the file; the journal loses nothing."""
@@ -361,54 +341,6 @@ class DuckDBSource(Source):
             self._note_digests(manifest, known)
         return manifest
 
-    def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-        return taking.take(self._shared, steps, fetch)
-
-    @contextmanager
-    def rehearsal(self) -> Iterator[Source]:
-        with rehearsal.copied(self._shared) as copy:
-            yield DuckDBSource(copy)
-
-    def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:
-        with self._shared.root.cursor() as connection:
-            return inheritance.inherit(connection, self._shared.catalog, log, last, circle)
-
-    def disinherit(self) -> None:
-        with self._shared.root.cursor() as connection:
-            inheritance.disinherit(connection, self._shared.catalog)
-
-    def note_contained(self, site: str, tick: int) -> None:
-        shared = self._shared
-        with shared.commit_lock, shared.root.cursor() as connection:
-            exceptions.note_contained(connection, shared.catalog, site, tick)
-
-    @property
-    def has_settled_past(self) -> bool:
-        return self._shared.has_settled_past
-
-    @has_settled_past.setter
-    def has_settled_past(self, has_settled_past: bool) -> None:
-        self._shared.has_settled_past = has_settled_past
-
-    def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
-        return own_past.take_back(self._shared, batch, chain, fetch)
-
-    def pass_sequences(self, given: Mapping[Name, int]) -> None:
-        own_past.pass_sequences(self._shared, given)
-
-    def renew(self, state: MasterState) -> None:
-        own_past.renew(self._shared, state)
-
-    def what_only_a_primary_writes(self) -> str | None:
-        return stepping_down.what_only_a_primary_writes(self._shared)
-
-    def step_down(self, state: MasterState) -> None:
-        stepping_down.step_down(self._shared, state)
-
-    def take_over(self, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
-        with self._shared.publish_lock, self._shared.commit_lock:
-            succeeding.take_over(self._shared, succession, fetch)
-
     def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
         """Remember what a snapshot has read, unless more was published since."""
         shared = self._shared
@@ -427,23 +359,8 @@ class DuckDBSource(Source):
                 f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc repair {shlex.quote(str(self))}"
             )
 
-    def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:
-        with self._shared.reading() as connection:
-            return exceptions.read(connection, self._shared.catalog, since)
-
-    def resubmit(self, source: str, tick: int, count: int | None) -> int:
-        return resubmission.resubmit(self._shared, source, tick, count)
-
     def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
         return compensation.compensate(self._shared, changes, force=force, dry_run=dry_run)
-
-    def conflict_counters(self) -> list[ConflictCounter]:
-        with self._shared.reading() as connection:
-            return exceptions.counters(connection, self._shared.catalog)
-
-    def rejection_counts(self) -> list[RejectionCount]:
-        with self._shared.reading() as connection:
-            return exceptions.counted(connection, self._shared.catalog)
 
     def warn_bypassed(self) -> None:
         try:

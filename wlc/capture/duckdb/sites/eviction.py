@@ -249,8 +249,7 @@ def _apply(
     if not rows:
         return 0
     tick, time, state = shared.new_tick(), shared.commit_time(), shared.require_state()
-    assert state.site is not None
-    name = state.site.name
+    name = state.member.name
     exceptions.prepare(connection, shared.catalog)
     where = Detection(shared.catalog, name, name, time)
     records = []

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 # Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
 # which it contained all that was told after its rejections.
 LAST_CONFLICT, CONTAINED, LAST_STABLE = "last_conflict_tick", "contained_tick", "last_stable_tick"
-# Tables that stay when a new history begins.
-KEPT = ("exceptions", "counters")
 _COLUMNS = (
     "site VARCHAR, source VARCHAR, source_tick BIGINT, count BIGINT, source_history VARCHAR, schema_name VARCHAR,"
     " table_name VARCHAR, key JSON, op_type VARCHAR, cause VARCHAR, pg_type VARCHAR, old JSON, new JSON, local JSON,"

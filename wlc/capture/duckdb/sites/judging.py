@@ -138,9 +138,7 @@ def judge_in_mesh(
         ExpiredError: The log does not reach back to what an author had seen.
     """
     state = shared.require_state()
-    site, circle = state.site, state.circle
-    assert site is not None
-    assert circle is not None
+    site, circle = state.member, state.member.known_circle
     founder = founder_of(database_of(state), site).url
     added_rows.refuse_removals(
         connection, circle, step.transactions, tables, without_site_that_lies(founder, step.site)
@@ -169,9 +167,8 @@ def _report(
     found: verdicts.Verdicts,
 ) -> None:
     """Write what a site of a mesh rejects, and count it."""
-    site, circle = shared.require_state().site, shared.require_state().circle
-    assert site is not None
-    assert circle is not None
+    site = shared.require_state().member
+    circle = site.known_circle
     origins = [(each.line, each.origin) for each in step.transactions]
     authors = {each.history: author_of(circle, each.history) or step.site for _, each in origins}
     where = Detection(shared.catalog, site.name, step.site, utc_now(), authors)

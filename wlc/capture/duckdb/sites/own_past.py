@@ -21,9 +21,10 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
 from wlc.farm.model import Change, Clear, Ddl, Origin, SequencePosition
 from wlc.farm.vectors import raised
+from wlc.masters.circle_place import newest_proofs
 from wlc.masters.contract import DivergedError
 from wlc.masters.site_step import SiteStep, SiteTransaction
-from wlc.masters.state import changes, newest_proofs
+from wlc.masters.state import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def take_back(shared: Shared, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
-    """Take the next batch of the own log back; see `wlc.masters.contract.Source.take_back`."""
+    """Take the next batch of the own log back; see `wlc.masters.contract.SiteSource.take_back`."""
     with shared.publish_lock, shared.commit_lock:
         journalled, missing, diverged = _compared(shared, batch)
         runs = _runs([each for each in missing if each.committed is not None])
@@ -77,16 +78,14 @@ class _Part:
 
     def reached(self, state: MasterState) -> MasterState:
         """Return what the master remembers after it."""
-        assert state.site is not None
         origins = [each.origin for each in self.transactions if each.origin]
-        contained = raised(state.site.contained, origins)
+        contained = raised(state.member.contained, origins)
         if not self.chain:
             tick, vector = self.transactions[-1].tick, raised(state.vector, origins)
-            return replace(state, tick=tick, vector=vector, site=replace(state.site, contained=contained))
+            return replace(state, tick=tick, vector=vector, site=replace(state.member, contained=contained))
         after = state.after(self.batch, self.chain)
-        assert after.site is not None
-        proofs = newest_proofs(after.site.proofs, self.batch.taken)
-        return replace(after, site=replace(after.site, contained=contained, proofs=proofs))
+        proofs = newest_proofs(after.member.proofs, self.batch.taken)
+        return replace(after, site=replace(after.member, contained=contained, proofs=proofs))
 
 
 @contextmanager
@@ -203,7 +202,7 @@ def _set_sequences(connection: duckdb.DuckDBPyConnection, shared: Shared, part: 
 
 
 def pass_sequences(shared: Shared, given: Mapping[Name, int]) -> None:
-    """Let sequences go on behind what they gave out; see `wlc.masters.contract.Source.pass_sequences`."""
+    """Let sequences go on behind what they gave out; see `wlc.masters.contract.SiteSource.pass_sequences`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection, transaction(connection, shared):
         known = duckdb_catalog.sequences(connection, shared.catalog)
         for sequence, step in duckdb_catalog.sequence_steps(connection, shared.catalog).items():
@@ -232,7 +231,7 @@ def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, co
 
 
 def renew(shared: Shared, state: MasterState) -> None:
-    """Begin a new history with what is journalled; see `wlc.masters.contract.Source.renew`."""
+    """Begin a new history with what is journalled; see `wlc.masters.contract.SiteSource.renew`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection:
         before = shared.require_state().tick
         rise = state.tick - before

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def resubmit(shared: Shared, source: str, tick: int, count: int | None) -> int:
-    """Write rejected rows again; see `wlc.masters.contract.Source.resubmit`."""
+    """Write rejected rows again; see `wlc.masters.contract.SiteSource.resubmit`."""
     with shared.root.cursor() as raw:
         session = CaptureSession(raw, shared)
         session.begin("BEGIN TRANSACTION", explicit=False).look()

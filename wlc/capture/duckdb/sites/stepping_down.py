@@ -41,15 +41,14 @@ _TICKS = "wlc own ticks"
 
 
 def step_down(shared: Shared, state: MasterState) -> None:
-    """Begin the history of a secondary; see `wlc.masters.contract.Source.step_down`."""
+    """Begin the history of a secondary; see `wlc.masters.contract.SiteSource.step_down`."""
     with shared.publish_lock, shared.commit_lock:
         waiting = _waiting(shared)
         _refuse_what_only_a_primary_writes(shared, waiting, state)
         if any(_is_void(entry) for entry in waiting.transactions):
-            assert state.site is not None
             # What was taken and not published is not contained any more.
             contained = {history: tick for history, tick in state.vector.items() if history != state.history}
-            site = replace(state.site, contained=contained, proofs=state.site.published)
+            site = replace(state.member, contained=contained, proofs=state.member.published)
             _rebuild(shared, waiting.transactions, replace(state, site=site))
         else:
             own_past.renew(shared, state)
@@ -61,14 +60,13 @@ def _waiting(shared: Shared) -> Pending:
 
 
 def what_only_a_primary_writes(shared: Shared) -> str | None:
-    """Say what of the journal only a primary may publish; see `wlc.masters.contract.Source`."""
+    """Say what of the journal only a primary may publish; see `wlc.masters.contract.SiteSource`."""
     return _what_only_a_primary_writes(_waiting(shared))
 
 
 def _anew(shared: Shared, state: MasterState) -> str:
-    assert state.site is not None
-    founder = founder_of(database_of(state), state.site)
-    return how_to_join_anew(founder.url, state.site.name, shlex.quote(shared.path))
+    founder = founder_of(database_of(state), state.member)
+    return how_to_join_anew(founder.url, state.member.name, shlex.quote(shared.path))
 
 
 def _is_void(entry: JournalEntry) -> bool:
@@ -85,8 +83,7 @@ def _is_kept(entry: JournalEntry) -> bool:
 def _refuse_what_only_a_primary_writes(shared: Shared, waiting: Pending, state: MasterState) -> None:
     what = _what_only_a_primary_writes(waiting)
     if what is not None:
-        assert state.site is not None
-        circle = state.site.circle
+        circle = state.member.circle
         raise FencedError(
             f"{shared.path} is no primary any more, and holds a transaction that it has not published and that only"
             f" the primary could: it {what}",
@@ -111,7 +108,6 @@ def _rebuild(shared: Shared, entries: Sequence[JournalEntry], state: MasterState
     try:
         parking.with_parked(shared, lambda: _put(shared, entries, state))
     except duckdb.ConstraintException as error:
-        assert state.site is not None
         raise FencedError(
             f"{shared.path} is no primary any more, and what it has not published does not fit what it has:"
             f" {str(error).splitlines()[0]}",

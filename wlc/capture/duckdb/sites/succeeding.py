@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.farm.model import Name, TableFile
     from wlc.farm.vectors import Lineage, Vector
-    from wlc.masters.contract import Succession
+    from wlc.masters.site_step import Succession
 
 # So many transactions that do not fit are looked for one by one.
 _MISFITS = 5
@@ -50,7 +50,7 @@ class _Fits(Exception):  # noqa: N818
 
 
 def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
-    """Lead the present term; see `wlc.masters.contract.Source.take_over`. The caller holds the commit lock.
+    """Lead the present term; see `wlc.masters.contract.SiteSource.take_over`. The caller holds the commit lock.
 
     What is left of the own transactions may not fit without what is rejected: such a one is rejected, too.
     """
@@ -119,9 +119,7 @@ def _lead(
     is_trial: bool = False,
 ) -> None:
     state = shared.require_state()
-    site = state.site
-    assert site is not None
-    assert site.circle is not None
+    site = state.member
     present: Mapping[Name, TakenTable] = {}
     order: Mapping[Name, int] = {}
     made: list[LinesTable] = []
@@ -145,11 +143,11 @@ def _lead(
         if judged.refresh:
             entries.append(JournalEntry(first + 1, user(), time, time, judged.refresh))
         journal.add_entries(connection, shared.catalog, entries)
-        for other in site.circle.sites if judged.refresh else ():
+        for other in site.known_circle.sites if judged.refresh else ():
             if other.name != site.name:
                 exceptions.note_conflict(connection, shared.catalog, other.name, first + 1)
         lines.drop(connection, made)
-        leading = replace(state, site=replace(site, led=site.circle.term))
+        leading = replace(state, site=replace(site, led=site.known_circle.term))
         journal.write_state(connection, shared.catalog, changes(shared.state, leading))
     touched = [table.table.name for table in made]
     shared.committed(shared.last_tick, shared.commit_time(), touched, touched)
@@ -165,10 +163,8 @@ def _judge(
 ) -> Judged:
     """Judge own transactions as the former primary would have, and report and journal what is rejected."""
     state = shared.require_state()
-    site = state.site
-    assert site is not None
-    assert site.circle is not None
-    lineage = site.circle.lineage()
+    site = state.member
+    lineage = site.known_circle.lineage()
     found = lines.load(connection, succession.own, present, fetch, with_reads=True)
     former = [
         _as_former(connection, shared, table, succession.judged, lineage, number)
@@ -187,12 +183,12 @@ def _judge(
                     last_batch=log.batch,
                     known=known,
                     lineage=lineage,
-                    circle=site.circle,
+                    circle=site.known_circle,
                 )
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())
     judged = judging.judge_by_rules(
-        connection, where, succession.own, former, site.circle, cover, lambda _: True, misfits
+        connection, where, succession.own, former, site.known_circle, cover, lambda _: True, misfits
     )
     lines.drop(connection, found)
     return judged

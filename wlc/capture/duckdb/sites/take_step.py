@@ -85,8 +85,7 @@ def take_beside_users(its: Taking, step: SiteStep, *, is_refused: bool = False) 
 def remembered(shared: Shared, step: SiteStep) -> MasterState:
     """Return what the database remembers after a step."""
     state = shared.require_state()
-    assert state.site is not None
-    return replace(state, site=state.site.having_taken(step.contained, step.proof))
+    return replace(state, site=state.member.having_taken(step.contained, step.proof))
 
 
 def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
@@ -97,10 +96,9 @@ def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
         told = (record for record in each.transaction.records if isinstance(record, RowsRefreshed))
         if not step.is_primary and not all(record.kept for record in told):
             state = shared.require_state()
-            assert state.site is not None
             raise CorruptError(
                 f"site {step.site} has published a refresh, and is not the primary",
-                hint=without_site_that_lies(founder_of(database_of(state), state.site).url, step.site),
+                hint=without_site_that_lies(founder_of(database_of(state), state.member).url, step.site),
             )
 
 
@@ -169,13 +167,12 @@ def _count_overwritten(attempt: _Attempt) -> None:
     """Count at a secondary the rows that other sites' changes replace, which had been something else here."""
     shared, connection = attempt.shared, attempt.connection
     state = shared.require_state()
-    assert state.site is not None
     # Whoever never writes has nothing to lose.
-    if attempt.step.is_primary and (state.site.own or shared.last_tick > state.tick):
+    if attempt.step.is_primary and (state.member.own or shared.last_tick > state.tick):
         rows = sum(exceptions.count_overwritten(connection, table, attempt.first) for table in attempt.tables)
         if rows:
             exceptions.prepare(connection, shared.catalog)
-            exceptions.count(connection, shared.catalog, state.site.name, {("", "overwritten"): rows})
+            exceptions.count(connection, shared.catalog, state.member.name, {("", "overwritten"): rows})
 
 
 def _refuse_keyless(shared: Shared, step: SiteStep, tables: Sequence[LinesTable]) -> None:

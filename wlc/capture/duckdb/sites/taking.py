@@ -49,7 +49,7 @@ class _MisfitError(Exception):
 
 
 def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-    """Take steps; see `wlc.masters.contract.Source.take`."""
+    """Take steps; see `wlc.masters.contract.SiteSource.take`."""
     with explained(shared.path, "could not take"), shared.root.cursor() as connection:
         its = Taking(shared, connection, fetch, KeptWindow())
         misfit: _MisfitError | None = None
@@ -91,8 +91,7 @@ def _refuse_taken(shared: Shared, step: SiteStep) -> None:
     Raises:
         UnavailableError: It has.
     """
-    site = shared.require_state().site
-    assert site is not None
+    site = shared.require_state().member
     if any(each.origin.tick <= site.contained.get(each.origin.history, 0) for each in step.transactions):
         raise UnavailableError(
             f"{shared.path} is taking from site {step.site} already", hint="try again when that has ended"
@@ -146,9 +145,8 @@ def _take_together(its: Taking, misfit: _MisfitError, following: SiteStep) -> Si
 
 def _cut(step: SiteStep, count: int, before: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
     """Cut a step behind its first transactions, given what is taken with them."""
-    assert state.site is not None
     first, second = step.transactions[:count], step.transactions[count:]
-    contained = raised(state.site.contained, (each.origin for each in (*before.transactions, *first)))
+    contained = raised(state.member.contained, (each.origin for each in (*before.transactions, *first)))
     rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
     return (
         replace(step, transactions=first, contained=contained, proof=None, parts=()),

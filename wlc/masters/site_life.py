@@ -1,31 +1,88 @@
-"""A master becomes the first of several sites: its database gets a circle, in which it is alone at first."""
+"""The half of a site's life that no engine differs in: what publishing, beginning and stopping ask of it.
+
+A master becomes the first of several sites: its database gets a circle, in which it is alone at first.
+"""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.farm.circle import FOUNDER, MESH, STAR, SiteHistory, circle_object, find_circle, how_to_join_anew
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import FencedError, InvalidError
 from wlc.farm.membership import founded
 from wlc.farm.paths import site_folder
-from wlc.masters.circle_place import founder_of, is_member
-from wlc.masters.claim import SiteMembership
-from wlc.masters.contract import database_of
-from wlc.masters.state import SiteState
+from wlc.masters import restored
+from wlc.masters.circle_place import SiteState, founder_of, is_member, with_circle
+from wlc.masters.claim import claim
+from wlc.masters.contract import SiteSource, database_of
+from wlc.masters.state import SiteMembership
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch
     from wlc.masters.contract import Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.state import MasterState, Wish
 
 
-def founder(name: str, former: MasterState | None = None, *, is_mesh: bool = False) -> SiteMembership:
+class SiteLife(SiteSource):
+    """What a database does as one of several sites, over the verbs of its engine."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def claim(self, wish: Wish, site: str | None, *, is_mesh: bool) -> FarmDatabase:
+        state = self._source.state
+        if state is not None and not state.is_master:
+            site = _former_site(self._source, state, wish, site)
+        elif state is not None and site is not None and not wish.is_moved:
+            database = database_of(state, wish.storage_options)
+            _found_running(self._source, state, database, site, is_mesh=is_mesh)
+            return database
+        membership = _founder(site, state, is_mesh=is_mesh) if site is not None else None
+        return claim(self._source, replace(wish, membership=membership))
+
+    def refuse_end(self, database: FarmDatabase) -> None:
+        site = self._source.require_state().member
+        circle = find_circle(founder_of(database, site))
+        others = [each.name for each in circle.sites if each.name != site.name] if circle is not None else []
+        if circle is not None and others and circle.primary == site.name:
+            raise InvalidError(
+                f"{self._source} is the primary of {circle.database}, whose log is read by {', '.join(others)}",
+                hint="let another site become the primary first:"
+                f" wlc role {shlex.quote(str(self._source))} {others[0]} primary; or let the other sites leave:"
+                f" wlc leave {shlex.quote(database.url)} {others[0]}",
+            )
+
+    def settle_past(self, database: FarmDatabase) -> None:
+        restored.settle_past(self._source, database)
+
+    def settle_end(self, database: FarmDatabase) -> None:
+        self.has_settled_past = False
+        self.settle_past(database)
+        if (state := self._source.require_state()).has_ended:
+            raise FencedError(
+                f"a handover ended history {state.history} of {database.name}, and {database.url} does not hold it",
+                hint="put the folder back",
+                path=database.url,
+            )
+
+    def follow_circle(self, database: FarmDatabase) -> MasterState:
+        state = self._source.require_state()
+        if (site := with_circle(state.member, database)) != state.site:
+            # The rule was judged by what is published. What waits here may have changed the tables since.
+            self.refuse_rules(site)
+            self._source.remember(replace(state, site=site))
+        return self._source.require_state()
+
+    def follow_handover(self, database: FarmDatabase, batch: Batch, chain: str) -> None:
+        restored.step_down(self._source, database, batch, chain)
+
+
+def _founder(name: str, former: MasterState | None, *, is_mesh: bool) -> SiteMembership:
     """Return what the founder of a circle becomes; `former` is what it was before; `is_mesh`: it becomes a mesh.
 
     Raises:
@@ -42,33 +99,19 @@ def founder(name: str, former: MasterState | None = None, *, is_mesh: bool = Fal
     return SiteMembership(site, announce)
 
 
-def former_site(
-    source: Source,
-    name: str | None,
-    site: str | None,
-    *,
-    moved: bool,
-    storage_options: Mapping[str, Any] | None,
-) -> str | None:
+def _former_site(source: Source, state: MasterState, wish: Wish, site: str | None) -> str | None:
     """Return as which site a stopped database begins a history, None for one that is no site.
-
-    Args:
-        source: The database.
-        name: Name in the farm that its owner wants; what it was if omitted.
-        site: Name of the site that its owner wants; what it was if omitted.
-        moved: It takes the place of what it was, or of what it is a copy of.
-        storage_options: Options of the farm's file system.
 
     Raises:
         InvalidError: Other sites would never get what was written since the last history, or it left them.
     """
-    state = source.state
-    if state is None or state.site is None or name not in (None, state.name):
+    if state.site is None or wish.name not in (None, state.name):
         return site
-    if source.elsewhere() is not None and not moved:
+    if source.elsewhere() is not None and not wish.is_moved:
         return site
     former = state.site
-    circle = find_circle(founder_of(database_of(state, storage_options), former)) or state.circle
+    first = founder_of(database_of(state, wish.storage_options), former)
+    circle = find_circle(first) or state.circle
     if circle is None:
         return site or former.name
     target = shlex.quote(str(source))
@@ -78,8 +121,8 @@ def former_site(
             hint=f"to publish this database by itself: wlc master {target} --name OTHER",
         )
     if circle.is_shared:
-        raise stopped_site(source, former, circle, founder_of(database_of(state, storage_options), former))
-    if former.folder != FOUNDER:
+        raise stopped_site(source, former, circle, first)
+    if not former.is_founder:
         raise InvalidError(
             f"{source} was site {former.name} of {circle.database} and was stopped: only the folder of its first site"
             " can begin again",
@@ -103,33 +146,13 @@ def stopped_site(source: Source, former: SiteState, circle: Circle, founder: Far
     )
 
 
-def refuse_end(source: Source, database: FarmDatabase) -> None:
-    """Refuse to end the log of a primary that other sites read.
-
-    Raises:
-        InvalidError: There are other sites.
-    """
-    site = source.require_state().site
-    circle = find_circle(founder_of(database, site)) if site is not None else None
-    if site is None or circle is None:
-        return
-    others = [each.name for each in circle.sites if each.name != site.name]
-    if others and circle.primary == site.name:
-        raise InvalidError(
-            f"{source} is the primary of {circle.database}, whose log is read by {', '.join(others)}",
-            hint=f"let another site become the primary first: wlc role {shlex.quote(str(source))} {others[0]} primary;"
-            f" or let the other sites leave: wlc leave {shlex.quote(database.url)} {others[0]}",
-        )
-
-
-def found(source: Source, database: FarmDatabase, name: str, *, is_mesh: bool = False) -> None:
+def _found_running(source: Source, state: MasterState, database: FarmDatabase, name: str, *, is_mesh: bool) -> None:
     """Make a master the first site of its database; doing it twice changes nothing.
 
     Raises:
         InvalidError: It is a site under another name already, or there are other sites and they are no mesh.
     """
-    state = source.require_state()
-    membership = founder(name)
+    site_folder(name)
     if state.site is not None:
         if state.site.name != name:
             raise InvalidError(
@@ -141,11 +164,11 @@ def found(source: Source, database: FarmDatabase, name: str, *, is_mesh: bool = 
                 lambda present: _read_as(present or remembered, is_mesh=is_mesh)
             )
             return
-        if state.site.folder != FOUNDER:
+        if not state.site.is_founder:
             return
     _found(database, name, state, is_mesh=is_mesh)
     if state.site is None:
-        source.remember(replace(state, site=replace(membership.site, own=state.tick)))
+        source.remember(replace(state, site=SiteState(name, FOUNDER, own=state.tick)))
 
 
 def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bool) -> None:

@@ -1,68 +1,22 @@
-"""Connections to a master's database; one that belongs to a site can take in the background what others publish."""
+"""Taking for a process that has a site's database open: when it asks, or in the background."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.errors import FarmError
 from wlc.farm.retry import PAUSE_LEAST_S
-from wlc.masters import adapters
 from wlc.masters.position import beat
 from wlc.multi_master.take_round import TakenFrom, take, what_to_take_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wlc.masters.adapters import Connection
 
 _log = logging.getLogger("wlc")
-
-
-def connect(
-    database: str | os.PathLike[str],
-    read_only: bool = False,
-    config: dict[str, Any] | None = None,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    take: bool = False,
-    beat_s: float | None = None,
-) -> Connection:
-    """Open a master's database with capture; a drop-in for `duckdb.connect`.
-
-    Args:
-        database: Path of the database.
-        read_only: Open it for reading; nothing is captured, since nothing can be written.
-        config: Settings of DuckDB.
-        storage_options: Options of the farm's file system, over those that the database remembers; they hold until
-            the last connection of this process is closed.
-        take: Take what other sites publish, in the background, until this connection is closed.
-        beat_s: Seconds between two rounds of taking; the database's own beat if omitted.
-
-    Raises:
-        InvalidError: No such database, it has never been a master, or is to take and is no site.
-        UnavailableError: Another process has it open.
-        duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
-    """
-    if take and read_only:
-        raise InvalidError("a connection that only reads cannot take", hint="wlc.connect(path, take=True)")
-    source = os.fspath(database)
-    connection = adapters.module_of(source).connect(
-        source, read_only=read_only, config=config, storage_options=storage_options
-    )
-    connection.wlc = Taker(source, storage_options, beat_s)
-    if take:
-        try:
-            what_to_take_as(source)
-        except BaseException:
-            connection.close()
-            raise
-        connection.wlc.start()
-        connection.before_close(connection.wlc.stop)
-    return connection
 
 
 class Taker:
@@ -83,7 +37,12 @@ class Taker:
         return take(self._source, site=site, storage_options=self._options)
 
     def start(self) -> None:
-        """Take now and on every beat, until `stop`."""
+        """Take now and on every beat, until `stop`.
+
+        Raises:
+            InvalidError: The database is not one of several sites.
+        """
+        what_to_take_as(self._source)
         self._thread = threading.Thread(target=self._rounds, name=f"wlc take {self._source}", daemon=True)
         self._thread.start()
 

@@ -1,0 +1,65 @@
+"""Connections to a master's database; one that belongs to a site can take in the background what others publish."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.errors import InvalidError
+from wlc.masters import adapters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wlc.masters.adapters import Connection
+    from wlc.multi_master.taker import Taker
+
+
+def connect(
+    database: str | os.PathLike[str],
+    read_only: bool = False,
+    config: dict[str, Any] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    take: bool = False,
+    beat_s: float | None = None,
+) -> Connection:
+    """Open a master's database with capture; a drop-in for `duckdb.connect`.
+
+    Args:
+        database: Path of the database.
+        read_only: Open it for reading; nothing is captured, since nothing can be written.
+        config: Settings of DuckDB.
+        storage_options: Options of the farm's file system, over those that the database remembers; they hold until
+            the last connection of this process is closed.
+        take: Take what other sites publish, in the background, until this connection is closed.
+        beat_s: Seconds between two rounds of taking; the database's own beat if omitted.
+
+    Raises:
+        InvalidError: No such database, it has never been a master, or is to take and is no site.
+        UnavailableError: Another process has it open.
+        duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
+    """
+    if take and read_only:
+        raise InvalidError("a connection that only reads cannot take", hint="wlc.connect(path, take=True)")
+    source = os.fspath(database)
+    connection = adapters.module_of(source).connect(
+        source, read_only=read_only, config=config, storage_options=storage_options
+    )
+
+    @cache
+    def make_taker() -> Taker:
+        from wlc.multi_master import taker  # A plain master never loads what only sites need.
+
+        return taker.Taker(source, storage_options, beat_s)
+
+    connection.make_taker = make_taker
+    if take:
+        try:
+            connection.wlc.start()
+        except BaseException:
+            connection.close()
+            raise
+        connection.before_close(connection.wlc.stop)
+    return connection
