@@ -635,6 +635,7 @@ def test_a_plain_master_loads_nothing_of_sites(tmp_path: Path, site: str | None)
     """One that is alone begins, captures statements of every kind, commits, publishes, is repaired and shown."""
     code = f"""
 import wlc
+from wlc.masters import operations
 file = {str(tmp_path / "shop.duckdb")!r}
 wlc.master(file, create=True, site={site!r})
 with wlc.connect(file) as shop:
@@ -644,8 +645,8 @@ with wlc.connect(file) as shop:
     shop.execute("BEGIN; INSERT INTO t SELECT range, 0 FROM range(9); MERGE INTO t USING (SELECT 1 AS k) AS s"
                  " USING (k) WHEN MATCHED THEN UPDATE SET v = 5; ALTER TABLE t ADD COLUMN w INTEGER; COMMIT")
     wlc.flush(file)
-wlc.repair(file, published=None)
-assert wlc.compensate(file, ()).tick is None
+operations.repair(file, published=None)
+assert operations.compensate(file, ()).tick is None
 assert wlc.flush(file).tick == wlc.status(file).tick
 wlc.snapshot(file)
 wlc.stop(file)
