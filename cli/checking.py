@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import wlr
+from wlr.care.findings import check_drill, check_verified
 from wlr.engine.adapters import locate as place_of
-from wlr.findings import check_drill, check_verified
 
 from .options import Farm, StorageOptions, Target, storage_options
 from .output import Listing, Report, record
 from .progress import working
 
 if TYPE_CHECKING:
-    from wlr.comparison import KeyRange
+    from wlr.care.verification import KeyRange
 
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="schema.table, or table; may be repeated.")

@@ -9,9 +9,8 @@ import typer
 
 import wlc
 
-from .choosing import Columns, MaskKey, Masks, Where
 from .following import in_rounds
-from .options import Database, Farm, Follow, StorageOptions, storage_options
+from .options import Columns, Database, Farm, Follow, MaskKey, Masks, StorageOptions, Where, storage_options
 from .output import Report, record
 from .progress import working
 

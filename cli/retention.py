@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wlc.farm.byte_count import format_bytes
 from wlc.farm.clock import format_age, format_time
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import format_bytes
 
-from .human_form import counted
 from .options import Database, Farm, StorageOptions, storage_options
-from .output import Fields, Listing, Numbers, Report, Value
+from .output import Fields, Listing, Numbers, Report, Value, counted
 from .progress import working
 
 if TYPE_CHECKING:

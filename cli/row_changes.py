@@ -1,18 +1,26 @@
-"""Commands of `wlr` on the changes of rows: feed, changes, diff."""
+"""Commands of `wlr` on the changes of rows: feed, changes, diff.
+
+The work of `wlr changes`: rounds of changes, written to a file, a pipe, or a terminal.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
-from typing import Annotated
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
 import wlc
 import wlr
-from wlc.farm.byte_count import parse_bytes
+from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import parse_bytes
 
-from .changes import ChangesRequest
 from .following import in_rounds
 from .options import (
     ClassName,
@@ -26,8 +34,147 @@ from .options import (
     tick_or_time,
     two_ticks,
 )
-from .output import Listing, Report, record
+from .output import Fields, Listing, Report, printable_rows, record
 from .progress import working
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from wlr.reading.change_output import ChangeFormat
+
+
+@dataclass(frozen=True)
+class ChangesRequest:
+    """What the command was asked for."""
+
+    db: str
+    table: str
+    since: int | str | None
+    until: int | str | None
+    is_whole: bool
+    format: str | None
+    out: str | None
+    follows: bool
+
+    @contextmanager
+    def opened(self, farm: str | None, options: Mapping[str, Any] | None) -> Iterator[Callable[[], Report | None]]:
+        """Open the output and give the function that writes a round.
+
+        Raises:
+            InvalidError: The options do not fit each other, or the output.
+        """
+        # Importing Arrow takes longer than --help may.
+        from wlr.reading.change_output import change_format, resume
+
+        form = change_format(self.format, self.out)
+        self._check(form)
+        since = self.since
+        with ExitStack() as stack:
+            if self.out is None:
+                out = _Terminal(form.name) if sys.stdout.isatty() else sys.stdout.buffer
+            else:
+                file = Path(self.out)
+                if _is_begun(file):
+                    since = resume(file)
+                out = stack.enter_context(_written(file, is_kept=self.follows))
+            yield _Rounds(self, form, cast("BinaryIO", out), since, farm, options).write
+
+    def _check(self, form: ChangeFormat) -> None:
+        if self.follows and self.until is not None:
+            raise InvalidError("--follow goes on for ever, and --until ends", hint="leave one of them out")
+        if not form.is_text and self.follows:
+            raise InvalidError(f"--follow writes lines, and {form.name} has none", hint="--format jsonl")
+        if not form.is_text and self.out is None and sys.stdout.isatty():
+            raise InvalidError(f"{form.name} is not for a terminal", hint=f"--out changes.{form.name}")
+        if self.out is not None and (_is_begun(Path(self.out)) if self.follows else Path(self.out).exists()):
+            self._check_present(self.out, form.name)
+
+    def _check_present(self, out: str, form: str) -> None:
+        if not (self.follows and form == "jsonl"):
+            other = Path(out).with_stem(f"{Path(out).stem}-2")
+            message = f"{out} exists: only --follow with --format jsonl goes on in a file"
+            raise InvalidError(message, hint=f"--out {shlex.quote(str(other))}", path=out)
+        if self.since is not None or self.is_whole:
+            message = f"{out} exists and says itself where to go on"
+            raise InvalidError(message, hint="leave --since and --snapshot out", path=out)
+
+
+class _Rounds:
+    """Writes what is new, round by round."""
+
+    def __init__(
+        self,
+        request: ChangesRequest,
+        form: ChangeFormat,
+        out: BinaryIO,
+        since: int | str | None,
+        farm: str | None,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        self._request = request
+        self._form = form
+        self._out = out
+        self._since = since
+        self._place = (farm, options)
+        self._is_first = True
+
+    def write(self) -> Report | None:
+        """Write what is new; report where the next one goes on if the output is a file."""
+        from wlr.reading.change_feed import ChangeFeed
+
+        request, (farm, options) = self._request, self._place
+        database = wlc.resolve(request.db, farm, storage_options=options)
+        is_whole = request.is_whole and self._is_first
+        feed = ChangeFeed.open(database, request.table, self._since, request.until, is_whole=is_whole)
+        is_new = self._is_first or feed.last >= feed.first
+        if is_new:
+            self._form.write(feed, self._out, self._note, is_first=self._is_first)
+            self._out.flush()
+        self._note(max(feed.last, feed.first - 1))
+        if request.out is None or not is_new:
+            return None
+        return Fields({"table": str(feed.name), "out": request.out, "last": self._since})
+
+    def _note(self, tick: int) -> None:
+        """Note up to which tick all is written: a round that fails after it goes on there."""
+        self._since, self._is_first = tick, False
+
+
+def _is_begun(file: Path) -> bool:
+    """Say whether a file holds anything: a run that found no farm leaves an empty one."""
+    return file.exists() and file.stat().st_size > 0
+
+
+@contextmanager
+def _written(file: Path, *, is_kept: bool) -> Iterator[BinaryIO]:
+    """Open a file for writing; one that is not to grow appears when all of it is there."""
+    if is_kept:
+        with file.open("ab") as out:
+            yield out
+        return
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("wb") as out:
+            yield out
+        os.link(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class _Terminal:
+    """Standard output of a person, which values of rows must not command."""
+
+    def __init__(self, form: str) -> None:
+        self._is_json = form == "jsonl"
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write whole lines."""
+        sys.stdout.write(printable_rows(bytes(data).decode(), is_json=self._is_json))
+
+    def flush(self) -> None:
+        """Show everything."""
+        sys.stdout.flush()
+
 
 FeedStart = Annotated[
     str | None,

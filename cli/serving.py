@@ -86,11 +86,9 @@ def _run(
     next_signal: Callable[[float], int | None],
 ) -> None:
     """Run the service until a signal ends it."""
-    from wlr.service.health import Attendant
-    from wlr.service.job_states import Board
-    from wlr.service.last_done import ServiceMemory, memory_file
-    from wlr.service.notify import READY, STOPPING, WATCHDOG, Notifier
-    from wlr.service.pages import Pages
+    from wlr.service.health import READY, STOPPING, WATCHDOG, Attendant, Notifier
+    from wlr.service.http_server import Pages
+    from wlr.service.job_states import Board, ServiceMemory, memory_file
     from wlr.service.supervisor import Service, log
 
     notifier, board, pages = Notifier(), Board(), Pages(settings)

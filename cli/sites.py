@@ -20,7 +20,7 @@ from .progress import working
 
 if TYPE_CHECKING:
     import wlc
-    from wlc.farm.circle import Circle
+    from wlc.multi_master.circle import Circle
 
 Site = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.")]
 

@@ -241,7 +241,7 @@ def tiers(
     rows = [_tier_row(member) for member in tree.members]
     yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
-        from wlr.doctor import look_at
+        from wlr.care.doctor import look_at
 
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.stuck)
         verb = "does" if len(tree.stuck) == 1 else "do"
@@ -332,7 +332,7 @@ def push(
 ) -> Report:
     """List, add or remove who must be served by pushing: wlc ship --pushes DB, run where the data comes from."""
     import wlc
-    from wlc.farm.pushes import Push
+    from wlc.tiers.upstreams import Push
 
     if action not in ("list", "add", "remove") or (action == "list") != (entry is None):
         raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {_named(db, None)} add NAME --to URL")

@@ -22,14 +22,12 @@ from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, 
 from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .deriving import COMMANDS as DERIVING_COMMANDS
-from .human_form import counted
 from .interruption import stop_on_signal
 from .log_lines import log_report
-from .log_listing import log
 from .options import Database, Farm, Source, StorageOptions, beat_of, storage_options
-from .output import Fields, Listing, Report, Sentence, Value, for_person, record
+from .output import Fields, Listing, Report, Sentence, Value, counted, for_person, record
 from .overview import COMMANDS as LOOKING_COMMANDS
-from .overview import list_databases
+from .overview import list_databases, log
 from .progress import working
 from .retention import COMMANDS as KEEPING_COMMANDS
 from .sites import COMMANDS as SITE_COMMANDS
@@ -347,7 +345,7 @@ def verify(
         yield from _verify_source(db, options)
         return
     import wlr
-    from wlr.findings import check_audit
+    from wlr.care.findings import check_audit
 
     with working("verifying {}", db) as progress:
         audit = wlr.verify_farm(db, farm=farm, full=full, window=window, storage_options=options, progress=progress)

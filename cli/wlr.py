@@ -13,21 +13,25 @@ import wlc
 import wlr
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError
+from wlr.care.replica_settings import place_read
 from wlr.engine.adapters import locate as place_of
-from wlr.replica_settings import place_read
 
 from .checking import COMMANDS as CHECKING_COMMANDS
-from .choosing import ChangeFilters, Columns, MaskKey, Masks, Where
 from .command import command, new_app, run_app
 from .following import in_rounds
 from .options import (
+    ChangeFilters,
     ClassName,
+    Columns,
     Farm,
     Follow,
+    MaskKey,
+    Masks,
     Registries,
     StorageOptions,
     Target,
     Upstreams,
+    Where,
     storage_options,
 )
 from .output import Lines, Listing, Report, record

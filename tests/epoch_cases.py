@@ -13,8 +13,8 @@ import duckdb
 
 import wlc
 from tests.sites import Sites
-from wlc.farm.circle import Circle, Rule, circle_object, with_rule
 from wlc.farm.model import Name
+from wlc.multi_master.circle import Circle, Rule, circle_object, with_rule
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ import duckdb
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import CapturedTable
-from wlc.capture.duckdb.sites import conflict_window, exceptions, judging, verdicts
-from wlc.capture.duckdb.sites.exceptions import Detection
-from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import literal
 from wlc.farm.model import Column, Layout, Name, Origin
+from wlc.multi_master.duckdb import conflict_window, judging, rejected_rows, verdicts
+from wlc.multi_master.duckdb.rejected_rows import Detection
+from wlc.multi_master.duckdb.verdicts import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ class HandmadePrimary:
         seen = [Seen(line, Origin(S, line), {S: line - 1, **CUT}) for line in range(1, len(transactions) + 1)]
         where = Detection("memory", "oslo", "rome", datetime(2026, 5, 4, tzinfo=UTC))
         judging.judge(self.connection, where, seen, self._step(transactions, reads), self._named_rules())
-        return {counter.name: counter.value for counter in exceptions.counters(self.connection, "memory")}
+        return {counter.name: counter.value for counter in rejected_rows.counters(self.connection, "memory")}
 
     def _named_rules(self) -> dict[Name, str]:
         return {Name("main", name): rule for name, rule in self.rules.items()}

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 import wlr
-from wlr.feeds import kafka
+from wlr.reading.feeds import kafka
 
 _ONE_BY_ONE = {"batch.num.messages": 1, "max.in.flight.requests.per.connection": 1, "linger.ms": 0}
 _METHODS = {"sent": ("_wait_for_all", 1), "commit": ("_wait_for_all", 2), "keep": ("flush", 1)}

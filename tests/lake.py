@@ -17,8 +17,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.model import Ddl, file_column
 from wlr.engine.adapters import locate
-from wlr.engine.parquet.folder import LakeFolder
-from wlr.engine.parquet.version import LakeTable, Version, decode_version
+from wlr.engine.parquet.folder import LakeFolder, LakeTable, Version, decode_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import ddl_effects, schema_change
-from wlc.capture.duckdb.ddl_effects import CatalogEntry, effects
+from wlc.capture.duckdb import schema_change
+from wlc.capture.duckdb.schema_change import CatalogEntry, effects
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.catalog import OWNED, USER, tables
 from wlc.dialect.duckdb.constraints import LISTED
@@ -15,7 +15,7 @@ from wlc.farm.schema_fold import column_names
 if TYPE_CHECKING:
     import duckdb
 
-    from wlc.capture.duckdb.ddl_effects import Objects
+    from wlc.capture.duckdb.schema_change import Objects
     from wlc.farm.model import Ddl, DdlEffect, Layout, Name, TableConstraint
     from wlc.farm.schema_fold import SchemaFold
 
@@ -59,13 +59,13 @@ class SchemaChanges:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
-        self._objects = ddl_effects.objects(connection, "memory")
+        self._objects = schema_change.objects(connection, "memory")
         self._layouts = tables(connection, "memory")
 
     def run(self, text: str) -> list[Ddl]:
         """Return what is recorded of a statement, nothing if it changes nothing."""
         self._connection.execute(text)
-        before, after = self._objects, ddl_effects.objects(self._connection, "memory")
+        before, after = self._objects, schema_change.objects(self._connection, "memory")
         old, self._objects = self._layouts, after
         layouts = self._layouts = tables(self._connection, "memory")
         if before == after:

@@ -16,13 +16,13 @@ import pytest
 import wlc
 import wlr
 from tests.scratch import attached
-from wlc.capture.duckdb.sites.conflict_window import WINDOW, KeptWindow, WantedWindow
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
 from wlc.farm.store.local import LocalStore
 from wlc.masters import background
-from wlc.masters.site_life import SiteLife
+from wlc.multi_master.duckdb.conflict_window import WINDOW, KeptWindow, WantedWindow
+from wlc.multi_master.site_life import SiteLife
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

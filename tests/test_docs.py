@@ -15,8 +15,8 @@ import cli.wlc
 import cli.wlr
 from tests.selection import SLOW_FILE
 from wlc.farm import errors
-from wlc.farm.beat import format_beat
-from wlc.farm.tier_settings import DEFAULTS, NAMES
+from wlc.farm.config import format_beat
+from wlc.tiers.tier_settings import DEFAULTS, NAMES
 
 ROOT = Path(__file__).parent.parent
 APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}

@@ -32,20 +32,20 @@ def use(since: datetime) -> None:
     reveal_type(wlc.beat("sales", 10))  # float
     reveal_type(wlc.status("sales").tick)  # int
     reveal_type(wlc.snapshot("sales.duckdb").position.tick)  # int
-    reveal_type(wlr.replicate("sales", into="copy.duckdb", until=since))  # wlr.replay.Replicated
+    reveal_type(wlr.replicate("sales", into="copy.duckdb", until=since))  # wlr.replay.run.Replicated
     reveal_type(wlr.replicate(into="copy.duckdb").clock)  # datetime.datetime | None
-    reveal_type(wlr.status("copy.duckdb"))  # wlr.replica_status.ReplicaStatus
-    reveal_type(wlr.status("copy.duckdb").failure)  # wlr.plan.failure.Failure | None
+    reveal_type(wlr.status("copy.duckdb"))  # wlr.care.replica_status.ReplicaStatus
+    reveal_type(wlr.status("copy.duckdb").failure)  # wlr.replay.plan.failure.Failure | None
     reveal_type(wlr.tick("copy.duckdb"))  # int
     reveal_type(wlr.clock("copy.duckdb"))  # datetime.datetime | None
     reveal_type(wlr.beat("copy.duckdb"))  # float
     reveal_type(wlr.accept("copy.duckdb").cause)  # str
     reveal_type(wlr.lock("copy.duckdb"))  # None
     reveal_type(wlr.unlock("copy.duckdb"))  # None
-    reveal_type(wlr.verify("copy.duckdb").tables)  # tuple[wlr.verification.TableCheck, ...]
-    reveal_type(wlr.verify("copy.duckdb", locate=True).tables[0].ranges)  # tuple[wlr.comparison.KeyRange, ...]
-    reveal_type(wlr.repair("copy.duckdb", ["orders"]))  # list[wlr.repairing.RepairedTable]
-    reveal_type(wlr.verify_farm("sales", farm="farm").problems)  # tuple[wlr.farm_audit.FarmProblem, ...]
+    reveal_type(wlr.verify("copy.duckdb").tables)  # tuple[wlr.care.verification.TableCheck, ...]
+    reveal_type(wlr.verify("copy.duckdb", locate=True).tables[0].ranges)  # tuple[wlr.care.verification.KeyRange, ...]
+    reveal_type(wlr.repair("copy.duckdb", ["orders"]))  # list[wlr.care.repairing.RepairedTable]
+    reveal_type(wlr.verify_farm("sales", farm="farm").problems)  # tuple[wlr.care.farm_audit.FarmProblem, ...]
     reveal_type(wlr.drill("sales").restore_s)  # float
     reveal_type(wlr.files("lake", "orders"))  # list[str]
     reveal_type(wlr.read("sales", "orders", tick=1, columns=["id"], where="id > 1"))  # duckdb._relation.DuckDBPyRelation

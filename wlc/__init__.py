@@ -90,7 +90,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wlc.connecting import connect
-    from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
         CorruptError,
         ExpiredError,
@@ -103,12 +102,11 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from wlc.farm.keep_policy import KeepPolicy
+    from wlc.farm.keeping import KeepPolicy, Tag
     from wlc.farm.model import Manifest
-    from wlc.farm.tags import Tag
     from wlc.farm.version import __version__
     from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
-    from wlc.masters.lookup import resolve
+    from wlc.masters.lookup import beat, clock, resolve, tick
     from wlc.masters.operations import (
         SourceCheck,
         flush,
@@ -118,68 +116,126 @@ if TYPE_CHECKING:
         stop,
         verify_source,
     )
-    from wlc.masters.position import beat, clock, tick
     from wlc.masters.prune import prune
     from wlc.masters.publish import Flushed
-    from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.retention import Retention
     from wlc.masters.retention_policy import Keeping, retention, tag, tags, untag
     from wlc.masters.running import run
     from wlc.masters.status import MasterStatus, preparation, status, tables_to_change
     from wlc.multi_master.administration import leave, set_role
     from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, rules, set_rule
-    from wlc.multi_master.joining import JoinedFrom, join, joined_from
+    from wlc.multi_master.joining import GivenUp, JoinedFrom, begin_anew, join, joined_from
     from wlc.multi_master.overview import SiteStatus, sites
-    from wlc.multi_master.rejoining import GivenUp, begin_anew
+    from wlc.multi_master.site_step import ConflictCounter, RejectedRow, RejectionCount
     from wlc.multi_master.take_round import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
+    from wlc.tiers.attachment import Keepalive
     from wlc.tiers.overview import TierTree, tier_tree
     from wlc.tiers.pushing import Pushed, Pusher, push_list
-    from wlc.tiers.relay import ship
-    from wlc.tiers.relay_round import Shipped
+    from wlc.tiers.relay import Shipped, ship
 else:
     __getattr__ = importer(
         __name__,
         {
-            "wlc.connecting": ("connect",),
-            "wlc.farm.attachment": ("Keepalive",),
             "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
-            "wlc.farm.keep_policy": ("KeepPolicy",),
+            "wlc.connecting": ("connect",),
+            "wlc.farm.keeping": (
+                "KeepPolicy",
+                "Tag",
+            ),
             "wlc.farm.model": ("Manifest",),
-            "wlc.farm.tags": ("Tag",),
             "wlc.farm.version": ("__version__",),
-            "wlc.masters.retention_policy": ("Keeping", "retention", "tag", "tags", "untag"),
-            "wlc.masters.listing": ("FarmEntry", "RegisteredReader", "databases", "readers"),
-            "wlc.masters.lookup": ("resolve",),
+            "wlc.masters.listing": (
+                "FarmEntry",
+                "RegisteredReader",
+                "databases",
+                "readers",
+            ),
+            "wlc.masters.lookup": (
+                "beat",
+                "clock",
+                "resolve",
+                "tick",
+            ),
             "wlc.masters.operations": (
                 "SourceCheck",
                 "flush",
                 "master",
-                "preparation",
                 "repair",
                 "snapshot",
                 "stop",
-                "tables_to_change",
                 "verify_source",
             ),
-            "wlc.masters.position": ("beat", "clock", "tick"),
             "wlc.masters.prune": ("prune",),
             "wlc.masters.publish": ("Flushed",),
-            "wlc.masters.rejected": ("ConflictCounter", "RejectedRow", "RejectionCount"),
             "wlc.masters.retention": ("Retention",),
+            "wlc.masters.retention_policy": (
+                "Keeping",
+                "retention",
+                "tag",
+                "tags",
+                "untag",
+            ),
             "wlc.masters.running": ("run",),
-            "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),
-            "wlc.multi_master.administration": ("leave", "set_role"),
-            "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "rules", "set_rule"),
-            "wlc.multi_master.overview": ("SiteStatus", "sites"),
-            "wlc.multi_master.joining": ("JoinedFrom", "join", "joined_from"),
-            "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),
-            "wlc.multi_master.take_round": ("TakenFrom", "take"),
-            "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
-            "wlc.tiers.overview": ("TierTree", "tier_tree"),
-            "wlc.tiers.pushing": ("Pushed", "Pusher", "push_list"),
-            "wlc.tiers.relay": ("ship",),
-            "wlc.tiers.relay_round": ("Shipped",),
+            "wlc.masters.status": (
+                "MasterStatus",
+                "preparation",
+                "status",
+                "tables_to_change",
+            ),
+            "wlc.multi_master.administration": (
+                "leave",
+                "set_role",
+            ),
+            "wlc.multi_master.conflicts": (
+                "conflicts",
+                "exceptions",
+                "resubmit",
+                "rules",
+                "set_rule",
+            ),
+            "wlc.multi_master.joining": (
+                "GivenUp",
+                "JoinedFrom",
+                "begin_anew",
+                "join",
+                "joined_from",
+            ),
+            "wlc.multi_master.overview": (
+                "SiteStatus",
+                "sites",
+            ),
+            "wlc.multi_master.site_step": (
+                "ConflictCounter",
+                "RejectedRow",
+                "RejectionCount",
+            ),
+            "wlc.multi_master.take_round": (
+                "TakenFrom",
+                "take",
+            ),
+            "wlc.tiers.administration": (
+                "Fanout",
+                "Forgotten",
+                "fanout",
+                "forget",
+                "set_tiers",
+                "set_upstream",
+            ),
+            "wlc.tiers.attachment": ("Keepalive",),
+            "wlc.tiers.overview": (
+                "TierTree",
+                "tier_tree",
+            ),
+            "wlc.tiers.pushing": (
+                "Pushed",
+                "Pusher",
+                "push_list",
+            ),
+            "wlc.tiers.relay": (
+                "Shipped",
+                "ship",
+            ),
         },
     )
 

@@ -91,71 +91,124 @@ if TYPE_CHECKING:
     )
     from wlc.farm.model import Manifest
     from wlc.farm.version import __version__
-    from wlr.deriving import Derived, derive
-    from wlr.doctor import Checkup, examine
-    from wlr.drills import Drill, drill
-    from wlr.dropping import drop
-    from wlr.farm_audit import FarmAudit, verify_farm
-    from wlr.feed_lag import FeedStatus, feed_status
-    from wlr.feeding import Fed, feed
-    from wlr.lake_files import files
-    from wlr.lake_pruning import prune
-    from wlr.lake_views import Attached, attach
-    from wlr.log_snapshot import snapshot_from_log
-    from wlr.plan.failure import Failure
-    from wlr.plan.retention import PrunedTicks
-    from wlr.plan.row_filters import RowFilters, row_filters
+    from wlr.care.doctor import Checkup, examine
+    from wlr.care.drills import Drill, drill
+    from wlr.care.farm_audit import FarmAudit, verify_farm
+    from wlr.care.log_snapshot import snapshot_from_log
+    from wlr.care.repairing import RepairedTable, repair
+    from wlr.care.replica_settings import beat, drop, lock, pause, prune, resume, unlock
+    from wlr.care.replica_status import ReplicaStatus, clock, status, tick
+    from wlr.care.report import DatabaseReport, report
+    from wlr.care.report_page import write_report
+    from wlr.care.undoing import Undone, undo
+    from wlr.care.verification import Verified, verify
     from wlr.reading.change_feed import changes
     from wlr.reading.difference import TableDifference, diff, differing_rows
+    from wlr.reading.feeds.feed_state import FeedStatus, feed_status
+    from wlr.reading.feeds.rounds import Fed, feed
+    from wlr.reading.lakes import Attached, attach, files
     from wlr.reading.table import read
-    from wlr.repairing import RepairedTable, repair
-    from wlr.replay import Replicated
-    from wlr.replica_settings import beat, lock, pause, resume, unlock
-    from wlr.replica_status import ReplicaStatus, clock, status, tick
-    from wlr.replication import replicate
-    from wlr.reporting.facts import DatabaseReport, report
-    from wlr.reporting.writing import write_report
-    from wlr.site_switch import Switched
-    from wlr.skipped_transactions import Retried, accept, retry
-    from wlr.switching import switch
-    from wlr.undoing import Undone, undo
-    from wlr.verification import Verified, verify
+    from wlr.replay.derivation.rounds import Derived, derive
+    from wlr.replay.other_log import Switched, switch
+    from wlr.replay.plan.failure import Failure
+    from wlr.replay.plan.retention import PrunedTicks
+    from wlr.replay.plan.row_filters import RowFilters, row_filters
+    from wlr.replay.request import replicate
+    from wlr.replay.run import Replicated
+    from wlr.replay.skipped_transactions import Retried, accept, retry
 else:
     __getattr__ = importer(
         __name__,
         {
+            "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.version": ("__version__",),
-            "wlr.deriving": ("Derived", "derive"),
-            "wlr.doctor": ("Checkup", "examine"),
-            "wlr.drills": ("Drill", "drill"),
-            "wlr.dropping": ("drop",),
-            "wlr.plan.failure": ("Failure",),
-            "wlr.farm_audit": ("FarmAudit", "verify_farm"),
-            "wlr.feed_lag": ("FeedStatus", "feed_status"),
-            "wlr.feeding": ("Fed", "feed"),
-            "wlr.lake_files": ("files",),
-            "wlr.lake_pruning": ("prune",),
-            "wlr.lake_views": ("Attached", "attach"),
-            "wlr.log_snapshot": ("snapshot_from_log",),
-            "wlr.plan.retention": ("PrunedTicks",),
-            "wlr.plan.row_filters": ("RowFilters", "row_filters"),
-            "wlr.skipped_transactions": ("Retried", "accept", "retry"),
+            "wlr.care.doctor": (
+                "Checkup",
+                "examine",
+            ),
+            "wlr.care.drills": (
+                "Drill",
+                "drill",
+            ),
+            "wlr.care.farm_audit": (
+                "FarmAudit",
+                "verify_farm",
+            ),
+            "wlr.care.log_snapshot": ("snapshot_from_log",),
+            "wlr.care.repairing": (
+                "RepairedTable",
+                "repair",
+            ),
+            "wlr.care.replica_settings": (
+                "beat",
+                "drop",
+                "lock",
+                "pause",
+                "prune",
+                "resume",
+                "unlock",
+            ),
+            "wlr.care.replica_status": (
+                "ReplicaStatus",
+                "clock",
+                "status",
+                "tick",
+            ),
+            "wlr.care.report": (
+                "DatabaseReport",
+                "report",
+            ),
+            "wlr.care.report_page": ("write_report",),
+            "wlr.care.undoing": (
+                "Undone",
+                "undo",
+            ),
+            "wlr.care.verification": (
+                "Verified",
+                "verify",
+            ),
             "wlr.reading.change_feed": ("changes",),
-            "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),
+            "wlr.reading.difference": (
+                "TableDifference",
+                "diff",
+                "differing_rows",
+            ),
+            "wlr.reading.feeds.feed_state": (
+                "FeedStatus",
+                "feed_status",
+            ),
+            "wlr.reading.feeds.rounds": (
+                "Fed",
+                "feed",
+            ),
+            "wlr.reading.lakes": (
+                "Attached",
+                "attach",
+                "files",
+            ),
             "wlr.reading.table": ("read",),
-            "wlr.reporting.facts": ("DatabaseReport", "report"),
-            "wlr.reporting.writing": ("write_report",),
-            "wlr.repairing": ("RepairedTable", "repair"),
-            "wlr.replay": ("Replicated",),
-            "wlr.replica_settings": ("beat", "lock", "pause", "resume", "unlock"),
-            "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
-            "wlr.replication": ("replicate",),
-            "wlr.site_switch": ("Switched",),
-            "wlr.switching": ("switch",),
-            "wlr.undoing": ("Undone", "undo"),
-            "wlr.verification": ("Verified", "verify"),
-            "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
+            "wlr.replay.derivation.rounds": (
+                "Derived",
+                "derive",
+            ),
+            "wlr.replay.other_log": (
+                "Switched",
+                "switch",
+            ),
+            "wlr.replay.plan.failure": ("Failure",),
+            "wlr.replay.plan.retention": ("PrunedTicks",),
+            "wlr.replay.plan.row_filters": (
+                "RowFilters",
+                "row_filters",
+            ),
+            "wlr.replay.request": ("replicate",),
+            "wlr.replay.run": ("Replicated",),
+            "wlr.replay.skipped_transactions": (
+                "Retried",
+                "accept",
+                "retry",
+            ),
         },
     )
 

@@ -26,8 +26,8 @@ from tests.bench import tables
 from tests.bench.lakes import peak_gb
 from tests.bench.measure import Line, Setting, duration, timed
 from tests.sites import Sites
-from wlc.capture.duckdb.sites import conflict_window, lines, take_step
 from wlc.farm.database import open_database
+from wlc.multi_master.duckdb import conflict_window, lines, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.model import Position
 from wlc.farm.registry import RELAY, Replica, register
-from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, take_claim
+from wlc.tiers.upstreams import ORIGIN, Upstream, change_upstream, take_claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ from tests.postgres.cluster import Cluster, execute
 from tests.postgres.held import Held, held_by_duckdb, held_by_postgres
 from wlr.engine.contract import DatabaseFile, Guarded, Lake, Rebuildable, Roles
 from wlr.engine.duckdb.swapping import lock_of, spare_of
-from wlr.engine.postgres.connection import identity
+from wlr.engine.postgres.replica_connection import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

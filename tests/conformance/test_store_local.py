@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, beneath, local, open_store
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, local, open_store
 from wlc.farm.store.contract import READ_LIMIT_VARIABLE
 from wlc.farm.store.local import LocalStore
 
@@ -319,7 +319,7 @@ def test_a_link_that_takes_the_place_of_a_folder_meanwhile_leads_nowhere(
     store, elsewhere = LocalStore(tmp_path / "farm"), tmp_path / "outside"
     version = store.replace("a/config", b"1", None)
     shutil.copytree(tmp_path / "farm/a", elsewhere)
-    before, real = contents(elsewhere), beneath.open_file
+    before, real = contents(elsewhere), local.open_file
 
     def swap(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
         opened = real(folder, path, flags, mode)
@@ -328,7 +328,7 @@ def test_a_link_that_takes_the_place_of_a_folder_meanwhile_leads_nowhere(
             (tmp_path / "farm/a").symlink_to(elsewhere)
         return opened
 
-    for module in (beneath, local):
+    for module in (local, local):
         monkeypatch.setattr(module, "open_file", swap)
     with suppress(FarmError):
         {

@@ -48,12 +48,12 @@ from wlc.farm.model import (
     SnapshotTable,
 )
 from wlc.farm.registry import replicas
-from wlr import going_back
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import DatabaseFile, Facet, Guarded, Lake, Rebuildable, Roles
 from wlr.engine.duckdb.target import DuckDBTarget
-from wlr.plan.log_steps import Limits
-from wlr.plan.memory import MEMORY_VARIABLE
+from wlr.replay import going_back
+from wlr.replay.plan.failure import MEMORY_VARIABLE
+from wlr.replay.plan.log_steps import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from tests.conformance.targets import Kind
     from tests.postgres.held import Held
-    from wlr.engine.state import ReplicaState
+    from wlr.engine.replica_state import ReplicaState
 
 T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"

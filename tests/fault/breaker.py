@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-import wlc.farm.data_files
 import wlc.farm.database
 from wlc.capture.duckdb import shared as shared_masters
 from wlc.farm.clock import utc_now
@@ -266,7 +265,7 @@ def breakable_store(breaker: Breaker, *, breaks: bool) -> Iterator[None]:
             )
             patch.setattr(module, "open_store", wrapped)
         # One at a time, so that a call number always means the same call.
-        patch.setattr(wlc.farm.data_files, "_UPLOADS", 1)
+        patch.setattr(wlc.farm.database, "_UPLOADS", 1)
         patch.setattr(executor, "_AT_ONCE", 1)
         yield
 

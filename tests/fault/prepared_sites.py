@@ -11,9 +11,9 @@ import wlc
 import wlr
 from tests.sites import Sites
 from wlc.capture.duckdb.home import Home
-from wlc.farm.circle import read_circle
 from wlc.farm.store import memory
-from wlc.masters.circle_place import site_database
+from wlc.multi_master.circle import read_circle
+from wlc.multi_master.circle_place import site_database
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -146,7 +146,7 @@ def test_clock_that_was_ahead_while_the_master_began(tmp_path: Path, monkeypatch
     ahead = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     with monkeypatch.context() as patch:
         patch.setattr("wlc.capture.duckdb.setup.utc_now", lambda: ahead)
-        patch.setattr("wlc.masters.state.utc_now", lambda: ahead)
+        patch.setattr("wlc.masters.master_state.utc_now", lambda: ahead)
         wlc.master(source, farm=farm)
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (1)")

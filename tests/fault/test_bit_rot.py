@@ -20,8 +20,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import any_file, version_of
 from tests.oracle import file_contents, published
-from wlc.farm.data_files import hash_file
-from wlc.farm.database import open_database
+from wlc.farm.database import hash_file, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
 from wlc.farm.model import Clear, Name, Origin, SequencePosition
 from wlr.engine.adapters import target_at

@@ -36,8 +36,8 @@ from tests.fault.processes import seed
 from tests.pieces import each
 from tests.sites import write_offline
 from wlc.capture.duckdb.shared import close_shared, open_shared
-from wlc.farm.circle import read_circle
 from wlc.farm.errors import FarmError, InvalidError
+from wlc.multi_master.circle import read_circle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from tests.lake import lake_contents, surplus
 from tests.oracle import file_contents, published
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError
-from wlc.farm.store import beneath, local
+from wlc.farm.store import local
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_replicas_while_the_farm_is_moved_away_and_back(source: Path, farm: Path
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
 def test_farm_cannot_be_written_to(source: Path, farm: Path, tmp_path: Path, monkeypatch, number: int):
     """Root may write everywhere, so that a disk that refuses is played."""
-    write = beneath.write_file
+    write = local.write_file
 
     def refuse(folder: int, path: str, data: bytes | Path) -> int:
         if Path(f"/proc/self/fd/{folder}").resolve().is_relative_to(farm.resolve()):

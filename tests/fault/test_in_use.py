@@ -260,7 +260,7 @@ def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, t
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target)
     # As another process, which has not closed the file itself.
-    monkeypatch.setattr("wlr.engine.duckdb.state._closed", {})
+    monkeypatch.setattr("wlr.engine.duckdb.wlr_schema._closed", {})
     with program(target, text=HOLD) as holder, ThreadPoolExecutor() as pool:
         holder.wait_for("ready")
         asked = [pool.submit(ask, target) for ask in (wlr.tick, wlr.clock, wlr.status)]
@@ -270,7 +270,7 @@ def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, t
         holder.say("")
         assert (asked[0].result(), asked[2].result().tick) == (1, 1)
         assert holder.end() == 0
-    monkeypatch.setattr("wlr.replica_status._PATIENCE_S", 0.0)
+    monkeypatch.setattr("wlr.care.replica_status._PATIENCE_S", 0.0)
     with program(target, text=HOLD) as holder:
         holder.wait_for("ready")
         code, errors = run(capsys, "wlr", "status", target)

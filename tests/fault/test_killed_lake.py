@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 REPLICATE = """
-import sys, wlr.replication, wlr.engine.parquet.build, wlr.engine.parquet.replica
+import sys, wlr.replay.request, wlr.engine.parquet.build, wlr.engine.parquet.replica
 from dataclasses import replace
 wlr.engine.parquet.replica.OpenLake.limits = replace(wlr.engine.parquet.replica.LIMITS, transactions=2)
 print("ready", flush=True)
 sys.stdin.readline()
-wlr.replication.replicate(sys.argv[1], into=sys.argv[2], engine="local")
+wlr.replay.request.replicate(sys.argv[1], into=sys.argv[2], engine="local")
 print("done", flush=True)
 """
 ROWS = 20_000
@@ -106,7 +106,7 @@ DYING = """
 import os, signal, sys
 import wlr
 from wlr.engine.parquet import build, executor, folder, replica
-from wlr.fold import file_rewrite
+from wlr.replay.fold import file_rewrite
 owner, calls = {owner}, [0]
 original = owner.{name}
 def dying(*arguments, **options):

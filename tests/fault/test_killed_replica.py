@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 REPLICATE = """
-import sys, wlr.replication, wlr.engine.duckdb.build, wlr.engine.duckdb.target
+import sys, wlr.replay.request, wlr.engine.duckdb.build, wlr.engine.duckdb.target
 print("ready", flush=True)
 sys.stdin.readline()
-wlr.replication.replicate(sys.argv[1], into=sys.argv[2])
+wlr.replay.request.replicate(sys.argv[1], into=sys.argv[2])
 print("done", flush=True)
 """
 ROWS = 50_000

@@ -25,8 +25,8 @@ from tests.fault.processes import DEADLINE_S, Program, seed
 from tests.scratch import attached
 from tests.sites import Sites
 from wlc.dialect.sql import literal
-from wlc.farm.circle import read_circle
 from wlc.farm.model import Change
+from wlc.multi_master.circle import read_circle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ import wlr
 from tests.bench.bucket import bucket_at
 from wlc.farm.database import open_database
 from wlc.farm.paths import CONFIG
-from wlc.farm.upstreams import claims
+from wlc.tiers.upstreams import claims
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,8 @@ from tests.fault.breaker import DELAYS, Breaker, Fault, abandon_masters, breakab
 from tests.fault.prepared_sites import FARM, in_conflict, logged, one_home
 from tests.fault.processes import seed
 from tests.pieces import each
-from wlc.farm.circle import read_circle
 from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.multi_master.circle import read_circle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,12 +37,19 @@ from wlc.farm.model import (
     Transaction,
 )
 from wlc.farm.registry import Replica, decode_replica, encode_replica
-from wlr.engine.parquet.folder import Pointer, decode_pointer, encode_pointer
-from wlr.engine.parquet.version import LakeTable, Version, decode_version, encode_version
-from wlr.engine.state import ReplicaState
-from wlr.fold.files import FilePart
-from wlr.plan.contained_transactions import Contained
-from wlr.plan.failure import Failure
+from wlr.engine.parquet.folder import (
+    LakeTable,
+    Pointer,
+    Version,
+    decode_pointer,
+    decode_version,
+    encode_pointer,
+    encode_version,
+)
+from wlr.engine.replica_state import ReplicaState
+from wlr.replay.fold.files import FilePart
+from wlr.replay.plan.common_position import Contained
+from wlr.replay.plan.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,15 +15,15 @@ from tests.fuzz.test_files import STATE
 from wlc.dialect import types
 from wlc.farm import paths
 from wlc.farm.addresses import without_password
-from wlc.farm.beat import format_beat, parse_beat
 from wlc.farm.clock import format_time, parse_time, read_time
+from wlc.farm.config import format_beat, parse_beat
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnsupportedError
 from wlc.farm.store import open_store
 from wlc.farm.store.options import lay_over, recalled, remembered
 from wlr.engine.adapters import locate, target_at
-from wlr.engine.state import decode, encode
-from wlr.plan.retention import parse_keep
+from wlr.engine.replica_state import decode, encode
+from wlr.replay.plan.retention import parse_keep
 from wlr.spark.read.options import read_options
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -15,7 +15,7 @@ from tests.scenario.test_end_to_end import new_master
 from tests.sound import assert_same
 from wlc.farm.errors import ReplayError
 from wlc.farm.model import Column
-from wlr.engine.postgres import binary_rows, types, write
+from wlr.engine.postgres import duckdb_folding, expressions, write
 from wlr.engine.postgres.duckdb_folding import Workshop
 
 if TYPE_CHECKING:
@@ -51,18 +51,18 @@ def test_bytes_are_what_the_server_makes_of_the_text(database_url: str, declared
             workshop.duckdb.execute("INSERT INTO v VALUES (?, ?)", [number, value])
         with psycopg.connect(database_url) as server:
             for name in ("bytes", "text"):
-                server.execute(f"CREATE TEMP TABLE by_{name} (n bigint, x {types.postgres_type(declared)})")
+                server.execute(f"CREATE TEMP TABLE by_{name} (n bigint, x {expressions.postgres_type(declared)})")
             query = (
                 "SELECT atttypid::bigint, atttypmod FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'x'"
             )
             ((oid, modifier),) = server.execute(query, ["by_bytes"]).fetchall()
-            assert binary_rows.has_bytes(declared, oid, modifier)
-            rows = binary_rows.rows_sql([("n", "BIGINT"), ("x", declared)], "FROM v")
+            assert duckdb_folding.has_bytes(declared, oid, modifier)
+            rows = duckdb_folding.rows_sql([("n", "BIGINT"), ("x", declared)], "FROM v")
             count = len(VALUES[declared]) + 1
             assert workshop.bring_bytes(server, rows, "COPY by_bytes FROM STDIN (FORMAT binary)") == count
             column = Column("x", declared)
-            texts = f"SELECT n, {types.to_text_sql(column, 'x')} AS x FROM v"
-            quoted = ["x"] if types.is_text(column) else []
+            texts = f"SELECT n, {expressions.to_text_sql(column, 'x')} AS x FROM v"
+            quoted = ["x"] if expressions.is_text(column) else []
             workshop.bring(server, texts, quoted, "COPY by_text FROM STDIN (FORMAT csv)")
             same = "SELECT count(*) FROM by_bytes AS b JOIN by_text AS t USING (n) WHERE b *= t"
             assert server.execute(same).fetchall() == [(count,)]
@@ -89,7 +89,7 @@ def test_other_columns_pass_as_text(database_url: str, declared: str, server: st
     execute(database_url, "CREATE DOMAIN own AS int", f"CREATE TABLE t (x {server})")
     query = "SELECT atttypid::bigint, atttypmod FROM pg_attribute WHERE attrelid = 't'::regclass AND attname = 'x'"
     ((oid, modifier),) = execute(database_url, query)
-    assert not binary_rows.has_bytes(declared, oid, modifier)
+    assert not duckdb_folding.has_bytes(declared, oid, modifier)
 
 
 def test_every_kind_of_change_passes_as_bytes(

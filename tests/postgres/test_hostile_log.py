@@ -28,14 +28,14 @@ from wlc.farm.model import (
     RenamedObject,
     Unique,
 )
-from wlr.ddl.claims import Claims
-from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.adapters import locate
-from wlr.engine.postgres import connection as connections
+from wlr.engine.postgres import replica_connection as connections
+from wlr.engine.postgres.catalog import MAIN, Names
 from wlr.engine.postgres.ddl import SchemaChange
-from wlr.engine.postgres.names import MAIN, Names
 from wlr.engine.postgres.shown_catalog import shown, shown_after
-from wlr.plan.failure import ContradictionError, StepError
+from wlr.replay.ddl.claims import Claims
+from wlr.replay.ddl.limits import LIMIT_VARIABLE
+from wlr.replay.plan.failure import ContradictionError, StepError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 import wlc
-from wlc.capture.postgres import copying
-from wlc.capture.postgres.connection import ArrowReader
+from wlc.capture.postgres import snapshot
+from wlc.capture.postgres.master_connection import ArrowReader
 from wlc.farm.database import open_database
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monke
             opened.append(url)
             super().__init__(url)
 
-    monkeypatch.setattr(copying, "ArrowReader", Reader)
+    monkeypatch.setattr(snapshot, "ArrowReader", Reader)
     wlc.master(many, farm=str(tmp_path / "farm"), name="x")
     assert 0 < len(opened) <= 2
     database = open_database("x", str(tmp_path / "farm"))

@@ -11,8 +11,8 @@ import pytest
 import wlc
 from tests.fault.processes import wait_until
 from tests.postgres.cluster import execute
-from wlc.capture.postgres import slot_reader
-from wlc.capture.postgres.connection import ArrowReader
+from wlc.capture.postgres import slot
+from wlc.capture.postgres.master_connection import ArrowReader
 from wlc.capture.postgres.source import PostgresSource
 from wlc.farm.errors import UnavailableError
 from wlc.masters import running
@@ -104,7 +104,7 @@ def test_looks_share_a_connection_until_it_fails(master: str, monkeypatch: pytes
             super().__init__(url)
             opened.append(self)
 
-    monkeypatch.setattr(slot_reader, "ArrowReader", Reader)
+    monkeypatch.setattr(slot, "ArrowReader", Reader)
     others = (
         "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state IS NOT NULL"
     )

@@ -22,7 +22,7 @@ from wlc.farm.errors import InvalidError, ReplayError, UnavailableError, Unsuppo
 from wlc.farm.model import Check, Clear, Column, CreatedObject, DbObject, Ddl, Layout, Name, Reference, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.postgres import write
-from wlr.engine.postgres.connection import identity
+from wlr.engine.postgres.replica_connection import identity
 
 if TYPE_CHECKING:
     from tests.postgres.cluster import Cluster

@@ -23,7 +23,7 @@ from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import ACCOUNTS, TOTAL, new_master, transfer
 from tests.sound import assert_same
 from wlc.farm.errors import InvalidError, ReplayError, UnsupportedError
-from wlr.fold import net_changes
+from wlr.replay.fold import net_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,10 +201,10 @@ def duckdb_date() -> object:
 
 
 REPLICATE = """
-import sys, wlr.replication, wlr.engine.postgres.build, wlr.engine.postgres.replica
+import sys, wlr.replay.request, wlr.engine.postgres.build, wlr.engine.postgres.replica
 print("ready", flush=True)
 sys.stdin.readline()
-wlr.replication.replicate(sys.argv[1], into=sys.argv[2])
+wlr.replay.request.replicate(sys.argv[1], into=sys.argv[2])
 print("done", flush=True)
 """
 ROWS, TRANSACTIONS = 50_000, 19

@@ -15,7 +15,7 @@ from tests.sampling import sampled
 from tests.unit.test_types import EXPRESSIONS, VALUES
 from wlc.dialect.sql import quote
 from wlc.farm.errors import ReplayError
-from wlr.engine.postgres.types import column_type
+from wlr.engine.postgres.expressions import column_type
 
 if TYPE_CHECKING:
     from pathlib import Path

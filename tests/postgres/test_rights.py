@@ -17,7 +17,7 @@ from tests.fault.processes import call_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
 from tests.postgres.programs import program
-from wlc.capture.postgres import prepare
+from wlc.capture.postgres import rights
 from wlc.farm.errors import FarmError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def test_rows_are_sent_again_by_their_owner_without_a_superuser(publisher: str, 
             'BEGIN NEW.who = current_user; RETURN NEW; END'""",
         "CREATE TRIGGER note BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION note()",
     )
-    execute(publisher, prepare.script(), "SELECT wlc.resend('mine'::regclass, false)")
+    execute(publisher, rights.script(), "SELECT wlc.resend('mine'::regclass, false)")
     assert execute(database_url, "SELECT DISTINCT who FROM mine") == [("holder",)]
     kept = "SELECT has_schema_privilege('holder', 'wlc', 'CREATE'), (SELECT count(*) FROM wlc.pending)"
     assert execute(database_url, kept) == [(False, 0)]

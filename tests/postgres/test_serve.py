@@ -9,8 +9,7 @@ import wlc
 import wlr
 from tests.postgres.cluster import execute
 from wlr.service import supervisor
-from wlr.service.job_states import Board
-from wlr.service.last_done import ServiceMemory
+from wlr.service.job_states import Board, ServiceMemory
 from wlr.service.settings_file import read_settings
 from wlr.service.supervisor import Service
 

@@ -19,13 +19,13 @@ import wlr
 from tests.postgres.cluster import Cluster, execute, new_folder, running
 from tests.postgres.comparing import held_in_duckdb, texts_of
 from tests.postgres.server import OTHER_MAJORS
-from wlc.capture.postgres.connection import _SETTINGS as MASTERS
-from wlc.capture.postgres.connection import ArrowReader, connect
-from wlc.dialect.postgres.session import PINNED
+from wlc.capture.postgres.master_connection import _SETTINGS as MASTERS
+from wlc.capture.postgres.master_connection import ArrowReader, connect
+from wlc.dialect.postgres.server_connection import PINNED
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl
-from wlr.engine.postgres import connection as replicas
+from wlr.engine.postgres import replica_connection as replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,7 +207,9 @@ def as_user(url: str, *statements: str) -> None:
 def check_known(names: set[str]) -> None:
     listed = re.compile("|".join(OTHERS.values()))
     unknown = {name for name in names if not listed.fullmatch(name)} - set(PINNED) - OF_ONE_END
-    assert unknown == set(), "pin them in wlc/dialect/postgres/session.py, or say here why they change nothing"
+    assert unknown == set(), (
+        "pin them in wlc/dialect/postgres/server_connection.py, or say here why they change nothing"
+    )
 
 
 def test_all_settings_are_known(server: Cluster):

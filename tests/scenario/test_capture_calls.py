@@ -34,7 +34,9 @@ def replicated(master: str, tmp_path: Path) -> list[int]:
 
 def test_every_method_of_duckdb_was_decided_on() -> None:
     undecided = set(dir(duckdb.DuckDBPyConnection)) - set(dir(object)) - set(vars(Connection))
-    assert not undecided, "capture these methods, or list them in wlc/capture/duckdb/methods.py if they write no rows"
+    assert not undecided, (
+        "capture these methods, or list them in wlc/capture/duckdb/connection.py if they write no rows"
+    )
     assert "__getattr__" not in vars(Connection)
 
 

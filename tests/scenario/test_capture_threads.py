@@ -11,7 +11,7 @@ import pytest
 
 import wlc
 from tests.oracle import contents, published
-from wlc.capture.duckdb import prepared_insert
+from wlc.capture.duckdb import independent_insert
 from wlc.capture.duckdb.prepared import PreparedStatements
 from wlc.farm.database import open_database
 
@@ -173,8 +173,8 @@ def test_a_row_that_returning_loses_is_captured_all_the_same(
     master: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, farm = master
-    statement = prepared_insert.statement
-    monkeypatch.setattr(prepared_insert, "statement", lambda *args: f"{statement(*args)} WHERE c0 > 1000")
+    statement = independent_insert.statement
+    monkeypatch.setattr(independent_insert, "statement", lambda *args: f"{statement(*args)} WHERE c0 > 1000")
     for number in range(6):
         connection.execute(INSERT, [number, "x"])
     connection.execute(INSERT, [2000, "x"])

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import wlr
-from cli.changes import ChangesRequest
 from cli.command import run_app
+from cli.row_changes import ChangesRequest
 from cli.wlr import app
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.scenario.test_reading import Model, sql
@@ -22,7 +22,7 @@ from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Clear, Name, TableFile
 from wlc.farm.store import MissingError
 from wlr.reading import change_feed
-from wlr.reading.local_copies import LocalCopies
+from wlr.reading.place import LocalCopies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

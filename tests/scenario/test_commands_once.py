@@ -19,7 +19,7 @@ from cli.command import run_app
 from tests.scratch import attached
 from tests.sites import Sites
 from wlc.farm.errors import InvalidError
-from wlr.findings import check_drill
+from wlr.care.findings import check_drill
 
 if TYPE_CHECKING:
     from pathlib import Path

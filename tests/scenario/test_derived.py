@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tests.conformance.targets import Kind
     from wlc.farm.model import Batch
-    from wlr.plan.row_filters import RowFilters
+    from wlr.replay.plan.row_filters import RowFilters
 
 
 @pytest.fixture(params=KINDS)

@@ -14,7 +14,7 @@ import pytest
 
 import wlc
 import wlr
-from wlc.capture.duckdb.checks import read_rules, refuse_unstable
+from wlc.capture.duckdb.acceptance import read_rules, refuse_unstable
 from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
 

@@ -31,16 +31,16 @@ from wlc.farm.registry import FEED, replicas
 from wlc.farm.seal import keys
 from wlc.farm.store.local import LocalStore
 from wlc.farm.store.memory import MemoryStore
-from wlr.feeds import file as feed_file
-from wlr.feeds import lookup
+from wlr.reading.feeds import feed_state
+from wlr.reading.feeds import file as feed_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.feed_oracle import Record
-    from wlr.feeds.rendering import FeedPiece
-    from wlr.feeds.state import FeedState
+    from wlr.reading.feeds.feed_state import FeedState
+    from wlr.reading.feeds.rendering import FeedPiece
 
 _numbers = iter(range(10**6))
 
@@ -202,7 +202,7 @@ def test_killed_at_every_write_a_feed_goes_on_as_if_it_had_not_been(shop: Shop, 
     folder = tmp_path / "fed"
 
     def output() -> dict[str, bytes]:
-        return {f.name: f.read_bytes() for f in folder.glob("out*") if not f.name.endswith(lookup.POSITION)}
+        return {f.name: f.read_bytes() for f in folder.glob("out*") if not f.name.endswith(feed_state.POSITION)}
 
     def feed_anew(place: int) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -253,7 +253,7 @@ def test_debezium_has_its_envelope(shop: Shop, tmp_path: Path):
 def test_csv_has_the_columns_of_a_table_and_a_file_per_layout(shop: Shop, tmp_path: Path):
     shop.feed(plain := tmp_path / "plain.jsonl", tables=["main.t"])
     shop.feed(out := tmp_path / "t.csv", tables=["main.t"])
-    files = sorted(f for f in tmp_path.glob("t.csv*") if not f.name.endswith(lookup.POSITION))
+    files = sorted(f for f in tmp_path.glob("t.csv*") if not f.name.endswith(feed_state.POSITION))
     assert [file.name for file in files] == ["t.csv", "t.csv.000001"]
     rows = []
     for file in files:
@@ -383,7 +383,7 @@ def test_defect_e_what_is_too_much_is_dropped_and_said(shop: Shop, tmp_path: Pat
 def test_files_are_rotated_by_size(shop: Shop, tmp_path: Path):
     shop.feed(whole := tmp_path / "whole.jsonl", max_bytes=0)
     shop.feed(out := tmp_path / "out.jsonl", rotate=2_000)
-    files = sorted(f for f in tmp_path.glob("out.jsonl*") if not f.name.endswith(lookup.POSITION))
+    files = sorted(f for f in tmp_path.glob("out.jsonl*") if not f.name.endswith(feed_state.POSITION))
     assert files[0] == out
     assert [f.name for f in files[1:]] == [f"out.jsonl.{n:06d}" for n in range(1, len(files))]
     assert b"".join(f.read_bytes() for f in files) == whole.read_bytes()
@@ -430,12 +430,12 @@ def test_files_that_are_named_as_the_next_ones_of_a_feed_are_left_alone(shop: Sh
 
     refused(out := tmp_path / "new.jsonl", precious("new.jsonl.000002"))
     assert not out.exists()
-    assert not (tmp_path / f"new.jsonl{lookup.POSITION}").exists()
+    assert not (tmp_path / f"new.jsonl{feed_state.POSITION}").exists()
     # A feed that has remembered where it begins, and has written nothing.
     with pytest.MonkeyPatch.context() as patch, suppress(Died):
         dying_at(patch, 1, "after")
         shop.feed(out := tmp_path / "begun.jsonl")
-    assert (tmp_path / f"begun.jsonl{lookup.POSITION}").exists()
+    assert (tmp_path / f"begun.jsonl{feed_state.POSITION}").exists()
     refused(out, precious("begun.jsonl.000001"))
     # A number that a feed comes to later, and the files before it when the last one is lost.
     with pytest.MonkeyPatch.context() as patch:
@@ -450,7 +450,7 @@ def test_files_that_are_named_as_the_next_ones_of_a_feed_are_left_alone(shop: Sh
         shop.feed(out, rotate=2_000)
     assert caught.value.hint is not None
     assert "delete" not in caught.value.hint
-    (tmp_path / f"lost.jsonl{lookup.POSITION}").unlink()
+    (tmp_path / f"lost.jsonl{feed_state.POSITION}").unlink()
     with pytest.raises(InvalidError, match="no feed wrote it"):
         shop.feed(out)
     assert feed_file._numbered(out) == complete
@@ -524,7 +524,7 @@ def test_a_run_that_was_overtaken_cannot_move_the_position(shop: Shop, tmp_path:
     flush = feed_file.OpenFile.flush
 
     def overtaken(self: feed_file.OpenFile, state: FeedState) -> FeedState:
-        memory = lookup.position_of(out)
+        memory = feed_state.position_of(out)
         memory.change(lambda there: replace(there, run="other") if there else state)
         return flush(self, state)
 

@@ -26,7 +26,7 @@ from tests.kafka_broker import Broker, create_topic, delete_topic
 from tests.mock_kafka import messages
 from tests.scenario.test_feed_kafka import SOURCES, as_records, expected, once, published
 from wlc.farm.errors import CorruptError, UnavailableError
-from wlr.feeds import kafka
+from wlr.reading.feeds import kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,8 +22,8 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.registry import replicas
-from wlr.feeds import kafka
-from wlr.feeds.state import FeedState
+from wlr.reading.feeds import kafka
+from wlr.reading.feeds.feed_state import FeedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,10 +12,10 @@ import pytest
 import wlc
 from wlc.farm.database import open_database
 from wlc.farm.model import Position
-from wlr.feeds.formats import format_of
-from wlr.feeds.log_source import FeedReader
-from wlr.feeds.rendering import FeedPiece
-from wlr.feeds.state import FeedState
+from wlr.reading.feeds.feed_state import FeedState
+from wlr.reading.feeds.formats import format_of
+from wlr.reading.feeds.log_source import FeedReader
+from wlr.reading.feeds.rendering import FeedPiece
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
 from tests.hostile import BEHIND_MACROS, STATEMENTS, bounded, nested
 from tests.lake import lake_contents
-from wlc.dialect.duckdb.functions import FUNCTIONS, TABLE_FUNCTIONS, internal
+from wlc.dialect.duckdb.permitted_ddl import FUNCTIONS, TABLE_FUNCTIONS, internal
 from wlc.farm.config import decode_config, encode_config
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 from wlc.farm.manifest import encode_manifest
@@ -35,12 +35,12 @@ from wlc.farm.model import (
     SnapshotTable,
     Unique,
 )
-from wlr.ddl import running
-from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.calculator import Scratch, applying
-from wlr.engine.duckdb.connection import attach
+from wlr.engine.duckdb.replica_file import attach
 from wlr.engine.parquet.catalog import LakeCatalog
-from wlr.plan.failure import ContradictionError, StepError
+from wlr.replay.ddl import running
+from wlr.replay.ddl.limits import LIMIT_VARIABLE
+from wlr.replay.plan.failure import ContradictionError, StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

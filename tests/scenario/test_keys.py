@@ -20,7 +20,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.seal.keys import add_key, new_key, read_key_file
 from wlc.farm.store.encrypted import MAGIC
-from wlr import log_reader
+from wlr.replay import log_reader
 
 SECRET = "nobody may read this"
 

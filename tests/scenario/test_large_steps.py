@@ -13,7 +13,7 @@ import wlr
 from tests.oracle import file_contents
 from tests.sound import assert_same
 from wlc.farm.errors import ReplayError
-from wlr.fold import net_changes as changes
+from wlr.replay.fold import net_changes as changes
 
 if TYPE_CHECKING:
     from pathlib import Path

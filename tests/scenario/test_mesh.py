@@ -14,8 +14,8 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.sampling import sampled
 from tests.sites import Sites, clock_ahead, refuse_repetitions, take_from
-from wlc.farm.circle import read_circle
 from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError, UnsupportedError
+from wlc.multi_master.circle import read_circle
 
 if TYPE_CHECKING:
     from pathlib import Path

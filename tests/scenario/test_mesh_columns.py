@@ -14,8 +14,8 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites, take_from
-from wlc.farm.circle import COLUMN_RULES, read_circle
 from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.multi_master.circle import COLUMN_RULES, read_circle
 
 if TYPE_CHECKING:
     from pathlib import Path

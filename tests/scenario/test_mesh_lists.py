@@ -129,7 +129,7 @@ def test_389_ds_ruvstore(four: Sites) -> None:
     assert contains(before, published)
     four.write("oslo", "INSERT INTO t VALUES (500, 'oslo')")
     wlc.flush(four.file("oslo"))
-    aborted = patch("wlc.capture.duckdb.sites.take_step._commit", side_effect=UnavailableError("aborted"))
+    aborted = patch("wlc.multi_master.duckdb.take_step._commit", side_effect=UnavailableError("aborted"))
     with aborted, pytest.raises(UnavailableError, match="aborted"):
         wlc.take(four.file("paris"), site="oslo")
     assert vectors() == (before, published)

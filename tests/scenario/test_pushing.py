@@ -16,9 +16,9 @@ from cli.wlc import app
 from tests.requests import counted_requests
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.pushes import Push, decode_push
 from wlc.farm.registry import replicas
 from wlc.farm.store import MissingError
+from wlc.tiers.upstreams import Push, decode_push
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

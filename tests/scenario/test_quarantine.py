@@ -16,7 +16,7 @@ from tests.handmade import HandmadeFarm, Rows
 from tests.sampling import sampled
 from tests.scenario.test_types_end_to_end import WIDE, change, differences, fill
 from tests.scratch import attached
-from wlr.engine.duckdb import state as states
+from wlr.engine.duckdb import wlr_schema as states
 
 if TYPE_CHECKING:
     from pathlib import Path

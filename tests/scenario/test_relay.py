@@ -25,7 +25,7 @@ from wlc.farm.seal import keys
 from wlc.farm.store.encrypted import MAGIC
 from wlc.farm.store.memory import MemoryStore
 from wlc.tiers import copying
-from wlc.tiers.rate import RunLimit
+from wlc.tiers.copying import RunLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from wlc.farm.errors import CorruptError, ReplayError, UnavailableError
 from wlc.farm.model import Clear, Name, Position, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.duckdb import replica
-from wlr.plan.log_steps import LIMITS
+from wlr.replay.plan.log_steps import LIMITS
 
 T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
@@ -472,7 +472,7 @@ def test_progress_reaches_its_total(farm: HandmadeFarm, into: Path) -> None:
 
 def test_importing_wlr_is_quick() -> None:
     heavy = "duckdb pyarrow pyspark s3fs fsspec numpy".split()
-    script = f"import sys, wlr, wlr.replication\nprint([name for name in {heavy} if name in sys.modules])"
+    script = f"import sys, wlr, wlr.replay.request\nprint([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
 
 

@@ -18,8 +18,7 @@ import wlc
 import wlr
 from tests.fault.processes import call_command
 from wlc.farm.errors import InvalidError
-from wlr.reporting.page import shown
-from wlr.reporting.writing import report_page
+from wlr.care.report_page import report_page, shown
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

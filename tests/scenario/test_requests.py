@@ -10,9 +10,9 @@ import pytest
 import wlc
 import wlr
 from tests.requests import counted_accesses, counted_listings, counted_requests
-from wlc.farm.attachment import Keepalive
-from wlc.farm.upstreams import ORIGIN
+from wlc.tiers.attachment import Keepalive
 from wlc.tiers.choice import IDLE_REGISTRY_REQUESTS, IDLE_ROUND_REQUESTS
+from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
     from pathlib import Path

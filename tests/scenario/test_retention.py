@@ -19,9 +19,9 @@ from tests.oracle import file_contents
 from tests.scratch import attached
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.keeping import tags
 from wlc.farm.lease import taking_snapshot
 from wlc.farm.seal.keys import add_key
-from wlc.farm.tags import tags
 from wlc.masters import prune as pruning
 from wlc.masters.due_snapshots import is_due
 

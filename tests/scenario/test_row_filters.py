@@ -27,8 +27,8 @@ from tests.selection import engine_params
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.model import Clear, Name
-from wlr.engine.state import ReplicaState, decode, encode
-from wlr.plan.row_filters import RowFilters, TableFilter
+from wlr.engine.replica_state import ReplicaState, decode, encode
+from wlr.replay.plan.row_filters import RowFilters, TableFilter
 
 if TYPE_CHECKING:
     import random

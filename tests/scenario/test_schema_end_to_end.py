@@ -17,7 +17,7 @@ from tests.sampling import sampled
 from tests.schema_changes import refuse_differences
 from tests.scratch import attached
 from wlc.dialect.sql import literal, quote
-from wlc.multi_master.published_tables import published_tables
+from wlc.multi_master.conflicts import published_tables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,9 +32,8 @@ from tests.lake import folder_of, rebuilt
 from tests.oracle import contents, file_contents
 from tests.ports import free_port
 from tests.scenario.test_secrets_everywhere import VARIABLES
-from wlr.service.job_states import Board
+from wlr.service.job_states import Board, ServiceMemory
 from wlr.service.jobs import works_of
-from wlr.service.last_done import ServiceMemory
 from wlr.service.settings_file import read_settings
 from wlr.service.supervisor import Service
 

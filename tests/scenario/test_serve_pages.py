@@ -12,10 +12,10 @@ import pytest
 
 import wlc
 import wlr
-from wlr.reporting.writing import report_page
+from wlr.care.report_page import report_page
 from wlr.service.health import Attendant
+from wlr.service.http_server import Pages
 from wlr.service.job_states import Board
-from wlr.service.pages import Pages
 from wlr.service.settings import ServiceOptions
 from wlr.service.settings_file import read_settings
 
@@ -121,7 +121,7 @@ def test_several_databases_are_listed_and_what_cannot_be_shown_says_why(served, 
     assert "sales" in page
     assert get(attendant.port, "/sales")[0] == 200
     clock.now += 100
-    monkeypatch.setattr("wlr.reporting.writing.find_spec", lambda name: None if name == "plotly" else name)
+    monkeypatch.setattr("wlr.care.report_page.find_spec", lambda name: None if name == "plotly" else name)
     assert get(attendant.port, "/sales") == (
         501,
         "text/plain; charset=utf-8",

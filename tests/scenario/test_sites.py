@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import wlc
 import wlr
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import commits, lines, take_step
 from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 from wlc.farm.model import Ddl, Origin
+from wlc.multi_master.duckdb import commits, lines, take_step
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.farm.model import DdlEffect
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.site_step import SiteStep
 
 from tests.sites import Sites
 

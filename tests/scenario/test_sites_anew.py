@@ -18,10 +18,10 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.scratch import attached
 from tests.sites import Sites, prune_unread, write_offline
-from wlc.farm.circle import read_circle
 from wlc.farm.config import STARTED
 from wlc.farm.errors import ExpiredError, FencedError, InvalidError
-from wlc.masters.circle_place import site_database
+from wlc.multi_master.circle import read_circle
+from wlc.multi_master.circle_place import site_database
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,20 +13,20 @@ import pytest
 
 import wlc
 from tests.sites import Sites, windows_compared
-from wlc.capture.duckdb.sites import conflict_window, take_step
-from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlc.farm.model import Batch
 from wlc.farm.store.local import LocalStore
-from wlc.masters.site_step import SiteTransaction
 from wlc.multi_master import missing_steps
+from wlc.multi_master.circle import EPOCH, EPOCH_TRANS
+from wlc.multi_master.duckdb import conflict_window, take_step
 from wlc.multi_master.missing_steps import SiteLog
+from wlc.multi_master.site_step import SiteTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.site_step import SiteStep
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tests.scratch import attached
 from tests.sites import Backup, Sites, write_offline
 from wlc.farm.database import open_database
 from wlc.farm.model import Position
-from wlr.farm_log import FarmLog
+from wlr.replay.farm_log import FarmLog
 from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:

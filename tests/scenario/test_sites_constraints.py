@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.site_step import SiteStep
 
 
 from tests.sites import Sites, take_from

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.site_step import SiteStep
 
 
 @pytest.fixture(scope="module")

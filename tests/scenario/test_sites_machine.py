@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from tests.sites_model import Key, TransactionName
     from wlc.capture.duckdb.connection import Connection
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.site_step import SiteStep
 
     # Keys, and clauses behind a SELECT.
     Reads = Sequence[tuple[int, str]]

@@ -13,10 +13,10 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from wlc.capture.duckdb.sites import exceptions
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FencedError, InvalidError
-from wlc.masters.site_life import SiteLife
+from wlc.multi_master.duckdb import rejected_rows
+from wlc.multi_master.site_life import SiteLife
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,7 +227,7 @@ def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
     wlc.stop(rome)
     with duckdb.connect(rome) as plain:
         # What was rejected stays readable, whatever becomes of the site.
-        exceptions.prepare(plain, "rome")
+        rejected_rows.prepare(plain, "rome")
         plain.execute("INSERT INTO wlc.counters VALUES ('rome', '', 'evicted', 7)")
     with pytest.raises(InvalidError, match="which it has left") as caught:
         wlc.master(rome)

@@ -12,7 +12,7 @@ import pytest
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
-from wlc.farm.circle import read_circle
+from wlc.multi_master.circle import read_circle
 
 SCHEMA = "CREATE TABLE orders (k INTEGER PRIMARY KEY); CREATE TABLE prices (k INTEGER PRIMARY KEY)"
 

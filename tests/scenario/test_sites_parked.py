@@ -14,10 +14,10 @@ import wlr
 from tests.parked import SCHEMA, TABLES, change_and_refer, is_parked, refuse_anything_left
 from tests.scratch import attached
 from tests.sites import Backup, Sites, take_from, write_offline
-from wlc.capture.duckdb.sites import lines
 from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.errors import ReplayError, UnavailableError
 from wlc.multi_master import take_round
+from wlc.multi_master.duckdb import lines
 
 if TYPE_CHECKING:
     from pathlib import Path

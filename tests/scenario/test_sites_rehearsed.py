@@ -23,9 +23,9 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites, write_offline
 from wlc.capture.duckdb.shared import close_shared, open_shared
-from wlc.capture.duckdb.sites import duckdb_site
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
 from wlc.multi_master import missing_steps
+from wlc.multi_master.duckdb import duckdb_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import wlr
 from tests.scratch import attached
 from tests.sites import Backup, Sites, write_offline
 from wlc.farm.errors import InseparableError, InvalidError, ReplayError
-from wlr import drills
+from wlr.care import drills
 
 if TYPE_CHECKING:
     from pathlib import Path

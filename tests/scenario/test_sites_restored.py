@@ -1,4 +1,4 @@
-"""A site that was restored from a backup: the cases of `wlc.masters.restored`, each with real files.
+"""A site that was restored from a backup: the cases of `wlc.multi_master.restored`, each with real files.
 
 Oslo is the primary, rome a secondary. In no case is a tick used twice, and in the end all sites are equal.
 """
@@ -22,19 +22,19 @@ from cli.wlc import app
 from tests.scratch import attached
 from tests.sites import Backup, Sites, offline, write_offline
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import own_past
-from wlc.capture.duckdb.sites.duckdb_site import DuckDBSite
 from wlc.capture.duckdb.source import DuckDBSource
-from wlc.farm.circle import change_circle, read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
-from wlc.masters.state import decode
+from wlc.masters.master_state import decode
+from wlc.multi_master.circle import change_circle, read_circle
+from wlc.multi_master.duckdb import own_past
+from wlc.multi_master.duckdb.duckdb_site import DuckDBSite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wlc.farm.circle import Circle
+    from wlc.multi_master.circle import Circle
 
 pytestmark = pytest.mark.slow
 
@@ -439,7 +439,10 @@ def test_nothing_is_published_in_a_history_that_the_farm_has_not_heard_of(two: S
             raise failure
         return change_circle(*arguments)
 
-    with patch("wlc.masters.restored.change_circle", tell), pytest.warns(UserWarning, match="a new history begins"):
+    with (
+        patch("wlc.multi_master.restored.change_circle", tell),
+        pytest.warns(UserWarning, match="a new history begins"),
+    ):
         two.write(site, "INSERT INTO t VALUES (104, 'since')")
     assert len(histories(two, site)) == 2
     in_step(two)

@@ -21,14 +21,14 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.scratch import attached
 from tests.sites import Sites, counted, counters, take_from
-from wlc.farm.circle import read_circle
 from wlc.multi_master import missing_steps
+from wlc.multi_master.circle import read_circle
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.site_step import SiteStep
 
 KILLED = "../fault/test_killed_sites.py::test_money_stays_while_sites_are_killed"
 

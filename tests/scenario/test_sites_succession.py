@@ -18,13 +18,12 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.fault.processes import seed, wants_all
 from tests.sites import Sites, before_call
-from wlc.capture.duckdb.sites import succeeding
-from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
-from wlc.masters import restored
-from wlc.masters.circle_place import with_circle
 from wlc.masters.publish import publish
-from wlc.multi_master import succession, take_round
+from wlc.multi_master import restored, take_round
+from wlc.multi_master.circle import read_circle
+from wlc.multi_master.circle_place import with_circle
+from wlc.multi_master.duckdb import succeeding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -288,7 +287,7 @@ def test_what_does_not_fit_without_what_is_rejected_is_rejected_and_nothing_else
 @pytest.mark.parametrize("who", ["oslo publishes", "rome takes", "paris takes", "again"])
 def test_a_change_that_died_half_way_is_finished_by_whoever_meets_it(three: Sites, who: str) -> None:
     three.write("oslo", "INSERT INTO t VALUES (4, 'oslo')")
-    with patch("wlc.masters.handover.change_circle", side_effect=_DiedError), pytest.raises(_DiedError):
+    with patch("wlc.multi_master.handover.change_circle", side_effect=_DiedError), pytest.raises(_DiedError):
         lose(three, "rome")
     assert primary(three) == "oslo"
     if who == "oslo publishes":
@@ -325,7 +324,7 @@ def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "name"), [(take_round, "take_over"), (succession, "founder_of")])
+@pytest.mark.parametrize(("module", "name"), [(take_round, "take_over"), (take_round, "founder_of")])
 def test_a_successor_is_succeeded_before_it_has_taken_over(three: Sites, module: object, name: str) -> None:
     """It reads no more what only a primary reads, and does not take the end of its own log for a restored backup."""
     with before_use(module, name, lambda: lose(three, "oslo")):

@@ -14,8 +14,8 @@ import pytest
 import wlc
 import wlr
 from tests.sites import Sites, take_from
-from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.farm.errors import ExpiredError
+from wlc.multi_master.duckdb.conflict_window import KeptWindow
 
 if TYPE_CHECKING:
     from pathlib import Path

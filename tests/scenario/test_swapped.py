@@ -24,7 +24,7 @@ from wlr.engine.duckdb import swapping
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wlr.engine.state import ReplicaState
+    from wlr.engine.replica_state import ReplicaState
 
 ROWS = 2000
 

@@ -24,13 +24,13 @@ from cli.tiers import Pruning
 from cli.wlc import app
 from cli.wlr import app as wlr_app
 from tests.requests import counted_requests
-from wlc.farm.attachment import Attachment, Keepalive, attachment_object
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
 from wlc.farm.registry import Replica, register, replicas
-from wlc.farm.upstreams import ORIGIN, claims, upstreams
 from wlc.tiers.attaching import read_through
+from wlc.tiers.attachment import Attachment, Keepalive, attachment_object
+from wlc.tiers.upstreams import ORIGIN, claims, upstreams
 from wlr.engine.adapters import target_at
 
 
@@ -385,7 +385,7 @@ def test_clocks_an_hour_apart_make_nobody_silent(two_relays: Town, monkeypatch: 
         register(town.registry, replace(known, interval_s=10.0))
     for hours in (-1, 1):
         ahead = utc_now() + timedelta(hours=hours)
-        for module in ("wlc.tiers.attaching", "wlr.registration"):
+        for module in ("wlc.tiers.attaching", "wlr.replay.registration"):
             monkeypatch.setattr(f"{module}.utc_now", lambda ahead=ahead: ahead)
         assert town.replica(f"x{hours}", upstream="auto") in "ab"
 

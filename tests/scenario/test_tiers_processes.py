@@ -29,9 +29,8 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Change
 from wlc.farm.paths import CONFIG, replica_path
-from wlc.farm.pushes import Push
 from wlc.farm.registry import SITE, Replica, encode_replica, register, replicas, unregister
-from wlc.farm.upstreams import claims
+from wlc.tiers.upstreams import Push, claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,12 +9,12 @@ import pytest
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of
 from wlc.farm.errors import ReplayError
-from wlr.fold import net_changes
+from wlr.replay.fold import net_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wlr.plan.step import TableChange
+    from wlr.replay.plan.step import TableChange
 
 
 @pytest.fixture

@@ -84,8 +84,8 @@ def _spoil_lake(place: Path, target: Any, connection: Any, state: Any, statement
     from tests.lake import to_duckdb
     from wlc.farm.database import describe_file
     from wlc.farm.model import TableFile
-    from wlr.comparison import TableFix
-    from wlr.repairing import repair_step
+    from wlr.care.repairing import repair_step
+    from wlr.care.verification import TableFix
 
     file = to_duckdb(place, place.with_name("lake.duckdb"))
     connection.execute(f"ATTACH '{file}' AS lake; USE lake")

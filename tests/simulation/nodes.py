@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tests.simulation.source import NAME, NotOnceError, SimulatedSource, counted, database_of
-from wlc.farm.attachment import Attachment, Keepalive, place_of, register_reader
 from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
 from wlc.farm.errors import ExpiredError, GapError, UnavailableError
@@ -20,14 +19,14 @@ from wlc.masters import publish as publishing
 from wlc.masters.prune import prune_database
 from wlc.multi_master.take_round import take_into
 from wlc.tiers.attaching import read_through
-from wlc.tiers.attachment_options import attachment_of
+from wlc.tiers.attachment import Attachment, Keepalive, attachment_of, place_of, register_reader
 from wlc.tiers.relay import ship
 
 if TYPE_CHECKING:
     from tests.simulation.hub import Hub, Process
     from tests.simulation.network import Network
-    from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
+    from wlc.tiers.attachment import Membership
 
 # What passes by itself: the next round tries again.
 PASSES = (UnavailableError, ConflictError)

@@ -12,9 +12,9 @@ from wlc.farm.database import open_database
 from wlc.farm.model import Manifest, Name, SequencePosition, Transaction
 from wlc.masters.contract import BatchContent, Source, SourceDetails
 from wlc.masters.fence import announce_snapshot
-from wlc.masters.site_life import SiteLife
-from wlc.masters.site_step import TakenCount
-from wlc.masters.state import MasterState
+from wlc.masters.master_state import MasterState
+from wlc.multi_master.site_life import SiteLife
+from wlc.multi_master.site_step import TakenCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, TableFile, Taken
-    from wlc.masters.circle_place import SiteState
-    from wlc.masters.site_step import SiteStep
+    from wlc.multi_master.circle_place import SiteState
+    from wlc.multi_master.site_step import SiteStep
 
 NAME = "sales"
 

@@ -10,19 +10,18 @@ from tests.simulation.hub import BEGIN, Hub
 from tests.simulation.network import Network
 from tests.simulation.nodes import ROUND_S, Master, Node, Reader, Relay, ReplicaNode, Site
 from tests.simulation.source import NAME, SimulatedSource, master_state
-from wlc.farm.circle import MESH, STAR, SiteHistory, circle_object
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
-from wlc.farm.membership import founded, with_site
 from wlc.farm.registry import register
-from wlc.farm.tier_settings import change_settings
-from wlc.farm.upstreams import ORIGIN, upstreams
-from wlc.masters.circle_place import SiteState, site_database
+from wlc.multi_master.circle import MESH, STAR, SiteHistory, circle_object
+from wlc.multi_master.circle_place import SiteState, site_database
+from wlc.multi_master.membership import founded, with_site
 from wlc.multi_master.take_round import as_reader
 from wlc.tiers.administration import fanout, forget, set_upstream
 from wlc.tiers.choice import ancestors, recent_s
-from wlc.tiers.offer import relay_id
-from wlc.tiers.tree import read_tree
+from wlc.tiers.tier_settings import change_settings
+from wlc.tiers.tree import read_tree, relay_id
+from wlc.tiers.upstreams import ORIGIN, upstreams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import new_master
 from tests.spark.conftest import ROOT
 from wlc.farm.errors import CorruptError, ReplayError
-from wlr.fold import file_rewrite
+from wlr.replay.fold import file_rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -276,7 +276,7 @@ def test_auto_takes_spark_for_large_work_only(
     lake = tmp_path / "lake"
     wlr.replicate(master, into=lake)
     used: list[str] = []
-    from wlr.spark.replay.jobs import Jobs
+    from wlr.spark.replay.tasks import Jobs
 
     run = Jobs.run
 

@@ -14,7 +14,7 @@ from wlr.spark import FarmDataSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wlr.spark.read.stream import FarmStreamReader
+    from wlr.spark.read.source import FarmStreamReader
 
 
 @pytest.fixture

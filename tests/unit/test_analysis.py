@@ -5,8 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from wlc.capture.duckdb.analysis import analyse, detached
-from wlc.capture.duckdb.effects import (
+from wlc.capture.duckdb.analysis import (
     AppendEffect,
     BeginEffect,
     CommitEffect,
@@ -19,6 +18,8 @@ from wlc.capture.duckdb.effects import (
     TouchEffect,
     UnknownEffect,
     UpsertEffect,
+    analyse,
+    detached,
 )
 from wlc.dialect.duckdb.lexer import words
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.supplier_389 import Change, Supplier389, first_start, vector
-from wlc.farm.anchors import anchor, before, has_seen
 from wlc.farm.errors import ExpiredError
 from wlc.farm.model import Batch, Origin, Transaction
 from wlc.farm.vectors import NO_LINEAGE, Heir, Lineage
+from wlc.multi_master.anchors import anchor, before, has_seen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,33 +13,32 @@ import pytest
 from cli.command import run_app
 from cli.wlc import app
 from wlc.farm import paths
-from wlc.farm.attachment import (
-    Attachment,
-    Keepalive,
-    Membership,
-    Said,
-    attachment_object,
-    register_reader,
-)
 from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config, with_batch
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Batch, Position, Transaction
 from wlc.farm.paths import TIERS
-from wlc.farm.pushes import Push
 from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, register_versioned, replicas
 from wlc.farm.store import MissingError
 from wlc.farm.store.memory import MemoryStore
-from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, upstreams
 from wlc.masters.retention import children
 from wlc.tiers.administration import fanout, forget, set_tiers, set_upstream
 from wlc.tiers.attaching import read_through
-from wlc.tiers.attachment_options import attachment_of
+from wlc.tiers.attachment import (
+    Attachment,
+    Keepalive,
+    Membership,
+    Said,
+    attachment_object,
+    attachment_of,
+    register_reader,
+)
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.pushing import Pusher, push_list
 from wlc.tiers.relay import ship
+from wlc.tiers.upstreams import ORIGIN, Push, Upstream, change_upstream, claims, upstreams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -311,7 +310,7 @@ def test_a_run_that_was_halted_restores_no_batch_that_was_pruned(
             path = paths.log_path("shop", number)
             target.logs.create(path, source.logs.read(path))
     real, halts = getattr(Copier, halted_at), iter([True])
-    monkeypatch.setattr("wlc.tiers.relay_round._HALTED_S", -1.0)
+    monkeypatch.setattr("wlc.tiers.relay._HALTED_S", -1.0)
 
     def halted(self: Copier, *arguments: object) -> object:
         if f"_{held + 1:012d}" in str(arguments) and next(halts, False):
@@ -599,7 +598,7 @@ def test_a_plain_relay_whose_entry_was_deleted_is_an_upstream_again_without_news
 
 def test_a_round_takes_the_place_of_a_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("wlc.farm.attachment.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("wlc.tiers.attachment.time.monotonic", lambda: clock[0])
     registry, alive = farm(), Keepalive()
     alive.interval_s = 10.0
     other = copied(registry)

@@ -9,11 +9,11 @@ import pytest
 from tests.handmade import HandmadeFarm, Rows
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import Name, Origin
-from wlr import log_reader
-from wlr.feeds.log_source import beginning
-from wlr.plan import bounds
 from wlr.reading import change_feed
 from wlr.reading.change_feed import ChangeFeed
+from wlr.reading.feeds.log_source import beginning
+from wlr.replay import log_reader
+from wlr.replay.plan import bounds
 
 if TYPE_CHECKING:
     from pathlib import Path

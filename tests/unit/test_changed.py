@@ -6,7 +6,7 @@ import pytest
 
 from tests.changed import Difference, Uses, selected
 
-BEAT = "wlc/farm/beat.py"
+BEAT = "wlc/farm/config.py"
 BEFORE = (
     "LONGEST = 5\n\ndef parse(text=LONGEST):\n    return text\n\nclass Beat:\n    def shown(self):\n        return 1\n"
 )
@@ -17,7 +17,7 @@ USES = Uses(
 KNOWN = {
     "tests/scenario/test_cli.py": "import cli.wlc\n",
     "tests/scenario/test_serve.py": "from tests.sites import Sites\n",
-    "tests/unit/test_beat.py": "from wlc.farm.beat import parse\n",
+    "tests/unit/test_beat.py": "from wlc.farm.config import parse\n",
     "tests/unit/test_paths.py": "from wlc.farm import paths\n",
     "tests/test_docs.py": "",
     "tests/postgres/test_types.py": "",
@@ -72,6 +72,6 @@ def test_other_files_run_the_tests_that_read_them(path: str, by: str) -> None:
     assert seen(path, uses=uses) == {by}
 
 
-@pytest.mark.parametrize("path", ["pyproject.toml", "constraints.txt", "tests/conftest.py", "wlr/reporting/new.html"])
+@pytest.mark.parametrize("path", ["pyproject.toml", "constraints.txt", "tests/conftest.py", "wlr/care/new.html"])
 def test_what_may_concern_any_test_runs_all(path: str) -> None:
     assert seen(path) is None

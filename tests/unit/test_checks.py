@@ -10,7 +10,7 @@ import pytest
 
 import wlc
 from wlc.capture.duckdb import open_transaction
-from wlc.capture.duckdb.checks import read_rules, refuse_present, refuse_unlike, refuse_unstable
+from wlc.capture.duckdb.acceptance import read_rules, refuse_present_checks, refuse_unlike, refuse_unstable
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
@@ -151,7 +151,7 @@ def test_rows_that_only_settings_of_the_session_let_pass_are_refused(
         # The session is not asked when the database becomes a master.
         refuse_unlike(connection, "memory", rules, written, row_settings_changed(connection))
         with pytest.raises(UnsupportedError, match="has 1 rows"):
-            refuse_present(connection, "memory", rules)
+            refuse_present_checks(connection, "memory", rules)
 
 
 def test_settings_may_be_locked() -> None:

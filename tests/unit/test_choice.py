@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.registry import INACTIVE, PENDING, STUCK
-from wlc.farm.tier_settings import DEFAULTS, decode_settings, encode_settings, with_setting
-from wlc.farm.upstreams import ORIGIN
 from wlc.tiers.choice import (
     NOWHERE,
     Choice,
@@ -26,9 +24,11 @@ from wlc.tiers.choice import (
     say_every_s,
     tiers_of,
 )
+from wlc.tiers.tier_settings import DEFAULTS, decode_settings, encode_settings, with_setting
+from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
-    from wlc.farm.attachment import Penalty
+    from wlc.tiers.attachment import Penalty
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TOP = Node(ORIGIN, parent="", last=40, tick=400)

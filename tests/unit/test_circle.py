@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from wlc.farm.circle import (
+from wlc.farm.config import first_config
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
+from wlc.farm.model import Name, Origin, Taken
+from wlc.farm.paths import log_path
+from wlc.farm.store.memory import MemoryStore
+from wlc.farm.vectors import Heir, Lineage, expanded, normal
+from wlc.masters.fence import outdated
+from wlc.masters.master_state import MasterState
+from wlc.multi_master import unjudged
+from wlc.multi_master.circle import (
     Circle,
     Rule,
     SiteHistory,
@@ -17,19 +27,8 @@ from wlc.farm.circle import (
     read_circle,
     with_rule,
 )
-from wlc.farm.config import first_config
-from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
-from wlc.farm.membership import founded, with_site, with_site_anew, without_site
-from wlc.farm.model import Name, Origin, Taken
-from wlc.farm.paths import log_path
-from wlc.farm.roles import with_role
-from wlc.farm.store.memory import MemoryStore
-from wlc.farm.vectors import Heir, Lineage, expanded, normal
-from wlc.masters import unjudged
-from wlc.masters.circle_place import SiteState
-from wlc.masters.fence import outdated
-from wlc.masters.state import MasterState
+from wlc.multi_master.circle_place import SiteState
+from wlc.multi_master.membership import founded, with_role, with_site, with_site_anew, without_site
 from wlc.multi_master.missing_steps import SiteLog
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -10,15 +10,14 @@ import pytest
 from tests.lies import lies
 from tests.schema_changes import SchemaChanges
 from wlc.farm.model import Name
-from wlr.ddl.claims import Claims
-from wlr.ddl.shown_catalog import shown
-from wlr.plan.failure import ContradictionError
+from wlr.replay.ddl.claims import Claims, shown
+from wlr.replay.plan.failure import ContradictionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wlc.farm.model import Ddl
-    from wlr.ddl.claims import ShownCatalog
+    from wlr.replay.ddl.claims import ShownCatalog
 
 BEFORE = """
     CREATE TYPE mood AS ENUM ('calm', 'busy');

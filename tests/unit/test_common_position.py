@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tests.sampling import machine_settings
 from wlc.farm.model import Batch, Clear, Name, Origin, Position, Taken, Transaction
 from wlc.farm.vectors import NO_LINEAGE, Lineage
-from wlr.engine.state import START
-from wlr.plan.common_position import Point, Refusal, end_of, fast_forward
-from wlr.plan.contained_transactions import NOTHING, Contained
-from wlr.plan.patterns import hash_of
+from wlr.engine.replica_state import START
+from wlr.replay.plan.common_position import NOTHING, Contained, Point, Refusal, end_of, fast_forward
+from wlr.replay.plan.patterns import hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

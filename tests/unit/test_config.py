@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.beat import parse_beat, typed_beat
-from wlc.farm.config import decode_config, encode_config
+from wlc.farm.config import decode_config, encode_config, parse_beat, typed_beat
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Config, Origin
 

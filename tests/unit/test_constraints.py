@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Check, Name, Reference, TableConstraint, Unique
-from wlr.engine.postgres.constraints import ConstraintTranslator
+from wlr.engine.postgres.translate import ConstraintTranslator
 
 TRANSLATOR = ConstraintTranslator(
     {"a": "A", "b": "b"},

@@ -10,9 +10,9 @@ import pytest
 from tests.data_files import OTHER_IMAGES, write_parquet
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Column, DataFile, Layout, Name, TableFile
-from wlr.fold.data_check import refuse_other_images
-from wlr.fold.net_changes import sources
-from wlr.plan.step import Read, TableChange
+from wlr.replay.fold.data_check import refuse_other_images
+from wlr.replay.fold.net_changes import sources
+from wlr.replay.plan.step import Read, TableChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica, Target
-from wlr.engine.state import ReplicaState
+from wlr.engine.replica_state import ReplicaState
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import duckdb
 import pytest
 
 from tests import engine_catalogs
-from wlc.capture.duckdb import checks
-from wlc.capture.duckdb.checks import RowRule
+from wlc.capture.duckdb import acceptance
+from wlc.capture.duckdb.acceptance import RowRule
 from wlc.dialect.duckdb import catalog, engine, expressions
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnsupportedError
@@ -89,7 +89,7 @@ class Judge:
         self.connection = duckdb.connect(config={"threads": 1})
         listed = ", ".join(f"{quote(name)} {type_}" for name, type_ in columns.items())
         self.connection.execute(f"{before}; CREATE TABLE t ({listed})")
-        self.macros = checks.macros_of(self.connection, "memory")
+        self.macros = acceptance.macros_of(self.connection, "memory")
 
     def binds(self, expression: str) -> bool:
         try:
@@ -101,11 +101,11 @@ class Judge:
     def cause(self, expression: str) -> str:
         """Why the expression is refused as a CHECK; "" if it is not."""
         rule = RowRule(Name("main", "t"), "CHECK", expression)
-        return next(checks.causes(self.connection, "memory", rule, self.macros), "")
+        return next(acceptance.causes(self.connection, "memory", rule, self.macros), "")
 
     def refuse(self, *expressions: str) -> None:
         rules = [RowRule(Name("main", "t"), "CHECK", expression) for expression in expressions]
-        checks.refuse_unstable(self.connection, "memory", rules)
+        acceptance.refuse_unstable(self.connection, "memory", rules)
 
 
 @pytest.fixture(scope="module")

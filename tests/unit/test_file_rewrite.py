@@ -21,14 +21,14 @@ from wlc.dialect.types import store_sql
 from wlc.farm.model import Column, Layout, Name, file_column
 from wlr.engine.calculator import connect
 from wlr.engine.parquet.executor import place_of_added
-from wlr.fold import file_rewrite, unfit_changes
-from wlr.fold.files import FilePart, assemble
-from wlr.plan.failure import StepError
+from wlr.replay.fold import file_rewrite, unfit_changes
+from wlr.replay.fold.files import FilePart, assemble
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wlr.fold.file_rewrite import Merged, Piece
+    from wlr.replay.fold.file_rewrite import Merged, Piece
 
 # Names that the kernel uses itself, that SQL has other uses for, and aliases that a struct could be taken for.
 COLUMNS = (

@@ -16,10 +16,10 @@ from cli.output import Value
 from tests.handmade import HandmadeFarm, Rows
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, UnavailableError
-from wlc.farm.log_watch import News
-from wlc.farm.pushes import Push, add_push
+from wlc.farm.keeping import Tag, add_tag
+from wlc.farm.rounds import News
 from wlc.farm.store import MissingError
-from wlc.farm.tags import Tag, add_tag
+from wlc.tiers.upstreams import Push, add_push
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,17 +18,16 @@ from unittest.mock import patch
 import pytest
 
 from tests.fault.processes import seed, wants_all
-from wlc.farm.circle import SiteHistory, change_circle, circle_object, read_circle
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
-from wlc.farm.membership import founded, with_site, without_site
 from wlc.farm.model import Batch, Handover, Origin, Transaction
-from wlc.farm.roles import with_role, with_successor_of_none
 from wlc.farm.store import memory
 from wlc.farm.store.memory import MemoryStore
-from wlc.masters.circle_place import site_database
-from wlc.masters.handover import hand_over, note_handover
+from wlc.multi_master.circle import SiteHistory, change_circle, circle_object, read_circle
+from wlc.multi_master.circle_place import site_database
+from wlc.multi_master.handover import hand_over, note_handover
+from wlc.multi_master.membership import founded, with_role, with_site, with_successor_of_none, without_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -248,7 +247,7 @@ def test_a_handover_that_died_before_its_batch_binds_nobody(farm: FarmDatabase) 
 
 def test_a_successor_that_left_is_not_succeeded_by_nobody(farm: FarmDatabase) -> None:
     actor = successor("rome", 1000)
-    with patch("wlc.masters.handover.change_circle", side_effect=Died):
+    with patch("wlc.multi_master.handover.change_circle", side_effect=Died):
         play([actor], iter(()))
     change_circle(farm, lambda circle: without_site(circle, "rome"))
     circle = note_handover(farm, farm, farm.read_batch(2)[0])

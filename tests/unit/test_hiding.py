@@ -13,8 +13,7 @@ import wlc
 import wlr
 from tests.oracle import file_contents
 from tests.suites.processes import ROOT
-from wlc.dialect.duckdb.functions import CALLED, internal
-from wlc.dialect.duckdb.statements import StatementError, refuse_hiding
+from wlc.dialect.duckdb.permitted_ddl import CALLED, StatementError, internal, refuse_hiding
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:

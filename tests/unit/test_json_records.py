@@ -19,8 +19,6 @@ import pytest
 import wlc
 import wlr
 from wlc.farm import log
-from wlc.farm.attachment import Attachment, Penalty
-from wlc.farm.circle import Circle, CircleSite, PastHistory, Reign, Rule, SiteHistory
 from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError
 from wlc.farm.json_fields import Int64, JsonForm, Presence
@@ -59,19 +57,21 @@ from wlc.farm.model import (
 from wlc.farm.registry import Transition
 from wlc.farm.seal.checksum import DOCUMENT_END, LINES_END, with_checksum
 from wlc.farm.vectors import Heir
-from wlc.masters import circle_place as circle_place
-from wlc.masters import state as master_state
-from wlc.masters.circle_place import SiteState
-from wlc.masters.state import Fence, MasterState
-from wlr.derivation.choice import chosen_tables
+from wlc.masters import master_state as master_state
+from wlc.masters.master_state import Fence, MasterState
+from wlc.multi_master import circle_place as circle_place
+from wlc.multi_master.circle import Circle, CircleSite, PastHistory, Reign, Rule, SiteHistory
+from wlc.multi_master.circle_place import SiteState
+from wlc.tiers.attachment import Attachment, Penalty
+from wlr.engine.parquet.folder import LakeTable
 from wlr.engine.parquet.open_tables import LevelLog
-from wlr.engine.parquet.version import LakeTable
-from wlr.engine.state import ReplicaState
-from wlr.fold.files import FilePart
-from wlr.fold.tally import Uncompared
-from wlr.plan.contained_transactions import Contained
-from wlr.plan.failure import Failure
-from wlr.plan.row_filters import Mask, RowFilters, TableFilter
+from wlr.engine.replica_state import ReplicaState
+from wlr.replay.derivation.settings import chosen_tables
+from wlr.replay.fold.files import FilePart
+from wlr.replay.fold.tally import Uncompared
+from wlr.replay.plan.common_position import Contained
+from wlr.replay.plan.failure import Failure
+from wlr.replay.plan.row_filters import Mask, RowFilters, TableFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,13 +11,13 @@ import pytest
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import CapturedTable, JournalledRefresh
-from wlc.capture.duckdb.sites import conflict_window, exceptions, judging
-from wlc.capture.duckdb.sites.exceptions import Detection
-from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import Column, Layout, Name, Origin
-from wlc.masters.rejected import RejectedRow
+from wlc.multi_master.duckdb import conflict_window, judging, rejected_rows
+from wlc.multi_master.duckdb.rejected_rows import Detection
+from wlc.multi_master.duckdb.verdicts import Seen
+from wlc.multi_master.site_step import RejectedRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def test_a_rejected_row_is_reported_with_all_images_and_its_refresh_journalled(
     change(connection, table, 1, 1, "1, 'after'")
     change(connection, table, 1, 1, "2, 'new'")
     judged = judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
-    (row,) = exceptions.read(connection, "memory")
+    (row,) = rejected_rows.read(connection, "memory")
     assert row == RejectedRow(
         "oslo", "rome", 101, row.count, T, {"k": 1}, "UPDATE_ROW", "DATA_IN_CONFLICT", "update_origin_differs",
         {"k": 1, "v": "before"}, {"k": 1, "v": "after"}, {"k": 1, "v": "here"}, S, 101, NOW, dependent=False,
@@ -109,7 +109,7 @@ def test_a_row_that_the_primary_deleted_is_refreshed_as_absent(connection: duckd
     assert rows(connection, f"SELECT _tick, _weight, c0, c1 FROM {table.table.images}") == [
         (judging.REFRESH_TICK, journal.ABSENT, 1, None)
     ]
-    (row,) = exceptions.read(connection, "memory")
+    (row,) = rejected_rows.read(connection, "memory")
     assert (row.local, row.pg_type) == (None, "update_deleted")
 
 
@@ -119,7 +119,7 @@ def test_rows_deleted_on_both_sides_are_reported_and_not_refreshed(connection: d
     change(connection, table, 1, -1, "1, 'before'")
     judged = judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
     assert judged == judging.Judged(has_conflicts=True)
-    assert [row.cause for row in exceptions.read(connection, "memory")] == ["ROW_DOES_NOT_EXIST"]
+    assert [row.cause for row in rejected_rows.read(connection, "memory")] == ["ROW_DOES_NOT_EXIST"]
 
 
 def test_the_refresh_is_what_the_row_is_after_the_step(connection: duckdb.DuckDBPyConnection) -> None:
@@ -140,7 +140,7 @@ def test_the_refresh_is_what_the_row_is_after_the_step(connection: duckdb.DuckDB
     assert rows(connection, f"SELECT c0, c1 FROM {table.table.images} ORDER BY 1") == [(1, "here"), (2, "first")]
     assert rows(connection, f"SELECT c0, c1 FROM {other.table.images} ORDER BY 1") == [(1, "third")]
     assert rows(connection, f"SELECT DISTINCT _line FROM {other.lines}") == [(3,)]
-    local = {(row.table, row.key["k"]): row.local for row in exceptions.read(connection, "memory")}
+    local = {(row.table, row.key["k"]): row.local for row in rejected_rows.read(connection, "memory")}
     assert local == {(T, 1): {"k": 1, "v": "here"}, (T, 2): {"k": 2, "v": "first"}, (LOG, 1): {"k": 1, "v": "old"}}
 
 
@@ -163,9 +163,9 @@ def test_what_cannot_be_applied_is_rejected_with_its_cause_and_what_depends_on_i
     change(connection, table, 3, 1, "3, 'x'")
     judged = judging.judge(connection, WHERE, seen(3), [table], {T: "epoch"}, {1: "constraint"})
     assert judged.lines == {1}
-    assert [row.cause for row in exceptions.read(connection, "memory")] == ["constraint", "ROW_DOES_NOT_EXIST"]
+    assert [row.cause for row in rejected_rows.read(connection, "memory")] == ["constraint", "ROW_DOES_NOT_EXIST"]
     assert rows(connection, f"SELECT _line FROM {table.lines}") == [(3,)]
-    counts = {(c.rule, c.name): c.value for c in exceptions.counters(connection, "memory")}
+    counts = {(c.rule, c.name): c.value for c in rejected_rows.counters(connection, "memory")}
     assert counts == {
         ("", "delete_delete"): 1,
         ("", "refreshed"): 1,
@@ -182,7 +182,7 @@ def test_counters_add_up(connection: duckdb.DuckDBPyConnection) -> None:
         judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
         # Whoever takes the step gives the refresh its tick.
         connection.execute(f"UPDATE {table.table.images} SET _tick = 1")
-    counts = {(c.site, c.rule, c.name): c.value for c in exceptions.counters(connection, "memory")}
+    counts = {(c.site, c.rule, c.name): c.value for c in rejected_rows.counters(connection, "memory")}
     assert counts == {("rome", "epoch", "epoch"): 2, ("rome", "", "refreshed"): 2}
 
 
@@ -223,10 +223,10 @@ def test_a_typed_view_has_every_value_as_it_was(connection: duckdb.DuckDBPyConne
 
 def test_exceptions_are_chosen_by_time(connection: duckdb.DuckDBPyConnection) -> None:
     table = made(connection, 1, T, KEYED)
-    assert exceptions.read(connection, "memory") == []
-    assert exceptions.counters(connection, "memory") == []
+    assert rejected_rows.read(connection, "memory") == []
+    assert rejected_rows.counters(connection, "memory") == []
     window_line(connection, table, "1::INTEGER")
     change(connection, table, 1, 1, "1, 'x'")
     judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
-    assert len(exceptions.read(connection, "memory", NOW)) == 1
-    assert exceptions.read(connection, "memory", NOW.replace(year=2027)) == []
+    assert len(rejected_rows.read(connection, "memory", NOW)) == 1
+    assert rejected_rows.read(connection, "memory", NOW.replace(year=2027)) == []

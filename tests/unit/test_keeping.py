@@ -16,24 +16,31 @@ from wlc.farm.clock import format_age, parse_age
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
-from wlc.farm.keep_policy import (
+from wlc.farm.keeping import (
     KeepPolicy,
+    Tag,
+    add_tag,
     change_policy,
+    check_tag_name,
     checked,
     decode_policy,
+    decode_tag,
+    delete_tag,
     encode_policy,
+    encode_tag,
     end_policy,
+    find_tag,
     read_policy,
+    tags,
 )
 from wlc.farm.model import Batch, Manifest, Origin, Position, Transaction
 from wlc.farm.paths import parse_tag_path, tag_path
 from wlc.farm.reachable_past import Window, first_of_unbroken, read_window, window_of
 from wlc.farm.registry import Replica
-from wlc.farm.tags import Tag, add_tag, check_tag_name, decode_tag, delete_tag, encode_tag, find_tag, tags
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import SnapshotPoint, decide
-from wlr.log_reader import choose_snapshot, steps_after
-from wlr.plan.stop import Stop
+from wlr.replay.log_reader import choose_snapshot, steps_after
+from wlr.replay.plan.bounds import Stop
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from wlc.farm.model import Name
 from wlr.engine.adapters import locate
 from wlr.engine.parquet.folder import tick_of
 from wlr.engine.table_files import table_prefix
-from wlr.plan.retention import Keep, keep_ticks, parse_keep
+from wlr.replay.plan.retention import Keep, keep_ticks, parse_keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ from wlc.farm.clock import format_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
 from wlc.farm.lease import Lease
-from wlc.farm.pushes import Push
 from wlc.farm.store import memory
 from wlc.farm.store.memory import MemoryStore
+from wlc.tiers.upstreams import Push
 
 
 def taken_elsewhere(store: MemoryStore, path: str, clock: timedelta = timedelta(0)) -> None:

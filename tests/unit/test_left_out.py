@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Ddl, DroppedObject, Name, RenamedObject
-from wlr.ddl.left_out import THEN_RUN, follow, listed_object, to_retry, without_counterparts
+from wlr.replay.ddl.left_out import THEN_RUN, follow, listed_object, to_retry, without_counterparts
 
 if TYPE_CHECKING:
     from wlc.farm.model import ColumnStep, DdlEffect

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from wlc.dialect.duckdb.lexer import Token, numbered, tokens, unquoted, words
-from wlr.engine.postgres.text import StatementReader
+from wlr.engine.postgres.translate import StatementReader
 
 PIECES = (
     "a b_1 'x' 'it''s' \"Q\" \"q\"\"q\" $1 ? ?2 ( ) , . 1.5 é 'ü' \"É\" SELECT update [ ] { } :: ->> $$z'$$ 1e5 ; € \\ '"

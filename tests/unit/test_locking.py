@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.capture.duckdb import locking
-from wlc.capture.duckdb.locking import FOR_SHARE, FOR_UPDATE
+from wlc.capture.duckdb import for_update
+from wlc.capture.duckdb.for_update import FOR_SHARE, FOR_UPDATE
 
 
 def statements(text: str) -> tuple[tuple[str, str], ...] | None:
     with duckdb.connect() as connection:
-        return locking.statements(text, connection.extract_statements, lambda statement: str(statement.type.name))
+        return for_update.statements(text, connection.extract_statements, lambda statement: str(statement.type.name))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_clause_is_cut_off(text: str, bare: str, kind: str) -> None:
     found = statements(text)
     assert found is not None
     assert [(statement.strip(), of) for statement, of in found] == [(bare, kind)]
-    assert locking.locks(text)
+    assert for_update.locks(text)
 
 
 def test_a_script_keeps_its_other_statements() -> None:
@@ -51,7 +51,7 @@ def test_a_script_keeps_its_other_statements() -> None:
     ],
 )
 def test_other_statements_have_no_clause(text: str) -> None:
-    assert not locking.locks(text)
+    assert not for_update.locks(text)
 
 
 # Statements that a program may well send, each of which DuckDB parses.
@@ -79,7 +79,7 @@ USUAL = (
 
 @pytest.mark.parametrize("text", USUAL)
 def test_a_statement_without_the_clause_passes_as_it_is(text: str) -> None:
-    assert not locking.locks(text)
+    assert not for_update.locks(text)
     assert statements(text) is None
 
 
@@ -101,15 +101,15 @@ def test_what_does_not_contain_the_word_is_not_touched(text: str) -> None:
         pieces.append(piece)
         return []
 
-    assert locking.statements(text, parse, lambda _: "") is None
+    assert for_update.statements(text, parse, lambda _: "") is None
     assert ";".join(pieces) == text
-    assert not locking.locks(text)
+    assert not for_update.locks(text)
 
 
 def test_what_duckdb_cannot_parse_without_the_clause_is_its_error() -> None:
     with pytest.raises(duckdb.ParserException):
         statements("SELECT ) FROM t FOR UPDATE")
-    assert not locking.locks("SELECT * FROM t FOR UPDATE NOWAIT")
+    assert not for_update.locks("SELECT * FROM t FOR UPDATE NOWAIT")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_duckdb_cannot_parse_without_the_clause_is_its_error() -> None:
 def test_one_table_and_one_condition_say_what_is_read(
     text: str, target: tuple[str, ...], alias: str, condition: str | None, parameters: set[str]
 ) -> None:
-    rows = locking.rows_read(text)
+    rows = for_update.rows_read(text)
     assert rows is not None
     assert (rows.target, rows.alias, set(rows.parameters)) == (target, alias, parameters)
     assert condition is None or (rows.condition or "").strip().startswith(condition)
@@ -153,4 +153,4 @@ def test_one_table_and_one_condition_say_what_is_read(
     ],
 )
 def test_others_do_not_say_what_they_read(text: str) -> None:
-    assert locking.rows_read(text) is None
+    assert for_update.rows_read(text) is None

@@ -13,9 +13,8 @@ import pytest
 
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.json_fields import FieldError
-from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.log import as_run, decode_batch, encode_batch, run_json
 from wlc.farm.log_columns import PlainRun, Transactions, columns_of, joined, parts_of
-from wlc.farm.log_run import as_run, run_json
 from wlc.farm.model import (
     Batch,
     Change,
@@ -31,13 +30,13 @@ from wlc.farm.model import (
     Transaction,
 )
 from wlc.farm.seal.checksum import checksum
-from wlr.plan.log_steps import Limits, cut
-from wlr.plan.stop import Stop
+from wlr.replay.plan.bounds import Stop
+from wlr.replay.plan.log_steps import Limits, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wlr.plan.step import Step
+    from wlr.replay.plan.step import Step
 
 LAYOUT = Layout((Column("id", "BIGINT"),))
 TABLES = [Name("main", "orders_1"), Name("main", "orders_2"), Name("main", "ünïcode"), Name("a b", "t")]

@@ -10,7 +10,7 @@ import pytest
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Batch, Origin, Position, Transaction
-from wlc.masters.state import Fence, MasterState, changes, decode, encode
+from wlc.masters.master_state import Fence, MasterState, changes, decode, encode
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, 1, tzinfo=UTC)
 FIRST = MasterState(

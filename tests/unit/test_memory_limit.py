@@ -11,16 +11,16 @@ import pytest
 
 from tests.hostile import bounded as within
 from wlc.farm.model import Ddl, Name
-from wlr.ddl import memory_limit, running
-from wlr.ddl.memory_limit import bounded
-from wlr.plan.failure import StepError
+from wlr.replay.ddl import limits, running
+from wlr.replay.ddl.limits import bounded
+from wlr.replay.plan.failure import StepError
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells a process's size")
 
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limit, "_REST_BYTES", 1 << 28)
+    monkeypatch.setattr(limits, "_REST_BYTES", 1 << 28)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from wlc.farm.model import (
     RenamedObject,
     Transaction,
 )
-from wlr.fold.tally import Held, Tally, Uncompared
-from wlr.moved_tables import EnteringTable, with_moved
-from wlr.plan.failure import StepError
-from wlr.plan.patterns import exactly, matches
-from wlr.plan.step import Mark, Step
+from wlr.replay.fold.tally import Held, Tally, Uncompared
+from wlr.replay.moved_tables import EnteringTable, with_moved
+from wlr.replay.plan.failure import StepError
+from wlr.replay.plan.patterns import exactly, matches
+from wlr.replay.plan.step import Mark, Step
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 DAILY = Name("main", "daily")

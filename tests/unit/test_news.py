@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import wlc
-from wlc.farm.log_watch import News
+from wlc.farm.rounds import News
 
 if TYPE_CHECKING:
     from pathlib import Path

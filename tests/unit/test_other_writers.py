@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 import wlc
-from wlc.capture.duckdb.other_writers import Doubt, checkpoints, decode, encode
+from wlc.capture.duckdb.home import Doubt, checkpoints, decode, encode
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Name
-from wlr.plan.patterns import described, exactly, listed, matches
+from wlr.replay.plan.patterns import described, exactly, listed, matches
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from cli.human_form import counted
-from cli.output import Fields, Report, Sentence, for_person, in_columns, show
+from cli.output import Fields, Report, Sentence, counted, for_person, in_columns, show
 from wlc.farm.clock import utc_now
 
 

@@ -24,12 +24,11 @@ from wlc.farm.model import (
     TableFile,
     Transaction,
 )
-from wlr.plan import bounds
-from wlr.plan.bounds import Reach
-from wlr.plan.log_steps import Limits, cut
-from wlr.plan.patterns import matches
-from wlr.plan.step import Action, Fold, Read
-from wlr.plan.stop import Stop
+from wlr.replay.plan import bounds
+from wlr.replay.plan.bounds import Reach, Stop
+from wlr.replay.plan.log_steps import Limits, cut
+from wlr.replay.plan.patterns import matches
+from wlr.replay.plan.step import Action, Fold, Read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

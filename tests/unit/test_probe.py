@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from wlc.capture.duckdb import probe
+from wlc.capture.duckdb import setup
 from wlc.dialect.duckdb import engine
 from wlc.farm.errors import UnsupportedError
 
@@ -72,12 +72,12 @@ def leaking() -> Other:
 )
 def test_other_behaviour_is_refused_with_the_supported_versions(connect: Callable[[], Other], says: str):
     with pytest.raises(UnsupportedError, match=f"DuckDB {duckdb.__version__} {says}") as caught:
-        probe.check_connection(connect())  # type: ignore[arg-type]
+        setup.check_connection(connect())  # type: ignore[arg-type]
     assert engine.SUPPORTED in str(caught.value.hint)
 
 
 def test_this_duckdb_behaves_as_assumed():
-    probe.check_connection(plain())  # type: ignore[arg-type]
+    setup.check_connection(plain())  # type: ignore[arg-type]
 
 
 def test_supported_versions_are_those_that_are_installed_with_us():
@@ -91,7 +91,7 @@ def test_supported_versions_are_those_that_are_installed_with_us():
 def test_a_version_that_does_not_read_all_rows_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(duckdb, "__version__", "2.0.0")
     with pytest.raises(UnsupportedError, match=r"DuckDB 2\.0\.0 reads no rows of some tables") as caught:
-        probe.check_connection(plain())  # type: ignore[arg-type]
+        setup.check_connection(plain())  # type: ignore[arg-type]
     assert str(caught.value.hint).endswith("pip install 'duckdb>=2.0.1,<2.1'")
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.schema_changes import SchemaChanges
 from wlc.farm.model import Name
 from wlc.farm.schema_fold import SchemaFold
-from wlc.multi_master.published_tables import constraint_beside_key, has_check
+from wlc.multi_master.conflicts import constraint_beside_key, has_check
 
 pytestmark = pytest.mark.slow
 

@@ -30,23 +30,23 @@ from tests.fault.breaker import (
     breakable_store,
 )
 from tests.simulation.source import SimulatedSource, database_of, master_state
-from wlc.farm.circle import SiteHistory, change_circle, circle_object, read_circle
 from wlc.farm.config import STARTED, STOPPED, first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
-from wlc.farm.membership import founded, with_site
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
-from wlc.masters import handover
-from wlc.masters.circle_place import SiteState
 from wlc.masters.claim import claim
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import settle
-from wlc.masters.handover import hand_over
+from wlc.masters.master_state import SiteMembership, Wish
 from wlc.masters.publish import publish
-from wlc.masters.state import SiteMembership, Wish
+from wlc.multi_master import handover
+from wlc.multi_master.circle import SiteHistory, change_circle, circle_object, read_circle
+from wlc.multi_master.circle_place import SiteState
+from wlc.multi_master.handover import hand_over
 from wlc.multi_master.joining import _announced
+from wlc.multi_master.membership import founded, with_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable

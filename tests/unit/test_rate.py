@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.farm.byte_count import parse_rate
 from wlc.farm.errors import InvalidError, UnavailableError
-from wlc.tiers import rate
+from wlc.farm.human_form import parse_rate
+from wlc.tiers import copying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +45,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rate, "time", clock)
+    monkeypatch.setattr(copying, "time", clock)
     return clock
 
 
 def test_bytes_wait_for_those_before_them(clock: Clock):
-    limit = rate.RateLimit(100).of_one_run()
+    limit = copying.RateLimit(100).of_one_run()
     limit._is_stopped = clock  # type: ignore[assignment]
     waits: list[float] = []
     spend: Callable[[int], None] = limit.spend
@@ -58,12 +58,12 @@ def test_bytes_wait_for_those_before_them(clock: Clock):
         spend(size)
         waits.append(clock.now)
     assert waits == [0.0, 1.0, 1.5]
-    rate.RateLimit(None).of_one_run().spend(10**12)
+    copying.RateLimit(None).of_one_run().spend(10**12)
     assert clock.now == 1.5
 
 
 def test_stopped_work_waits_no_longer_and_stops_nobody_else(clock: Clock):
-    shared = rate.RateLimit(1)
+    shared = copying.RateLimit(1)
     stopped, other = shared.of_one_run(), shared.of_one_run()
     other._is_stopped = clock  # type: ignore[assignment]
     stopped.spend(3600)
@@ -72,7 +72,7 @@ def test_stopped_work_waits_no_longer_and_stops_nobody_else(clock: Clock):
         stopped.spend(1)
     other.spend(1)
     assert clock.now == 3601
-    endless = rate.RateLimit(None).of_one_run()
+    endless = copying.RateLimit(None).of_one_run()
     endless.stop()
     with pytest.raises(UnavailableError, match="copying was stopped"):
         endless.spend(0)

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from wlc.farm.model import AlteredObject, DbObject, Ddl, Name
-from wlr.ddl import running
+from wlr.replay.ddl import running
 
 if TYPE_CHECKING:
     from wlc.farm.model import ColumnStep

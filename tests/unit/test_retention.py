@@ -16,15 +16,15 @@ import wlc
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.keeping import announced, announced_windows, encode_window
 from wlc.farm.model import Batch, Manifest, Position, Transaction
 from wlc.farm.paths import pruning_path
-from wlc.farm.prune_notice import announced, announced_windows, encode_window
 from wlc.farm.reachable_past import Window, begins_empty
 from wlc.farm.registry import ACTIVE, PENDING, Replica, decode_replica, encode_replica, register, replicas, unregister
 from wlc.farm.store.local import LocalStore
 from wlc.masters.prune import prune_database as prune
 from wlc.masters.retention import SnapshotPoint, children, decide, held_bytes
-from wlr.farm_audit import verify_farm
+from wlr.care.farm_audit import verify_farm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

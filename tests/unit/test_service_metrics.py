@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
-from wlr.service.health import Attendant
+from wlr.service.health import Attendant, Notifier
 from wlr.service.http_server import Listener
 from wlr.service.job_states import Board, Done, Observed, WorkStanding
 from wlr.service.metrics import Exposition
-from wlr.service.notify import Notifier
 from wlr.service.settings import ServiceOptions
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -16,10 +16,9 @@ import pytest
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.service import supervisor
-from wlr.service.hooks import failure_environment, run_on_failure
-from wlr.service.job_states import Board, Done
+from wlr.service.health import failure_environment, run_on_failure
+from wlr.service.job_states import Board, Done, ServiceMemory, memory_file
 from wlr.service.jobs import FOLLOW, POLICY, PRUNE, SNAPSHOT, VERIFY, Work
-from wlr.service.last_done import ServiceMemory, memory_file
 from wlr.service.settings import ServiceOptions, ServiceSettings
 from wlr.service.supervisor import Service
 

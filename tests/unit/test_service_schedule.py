@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wlc.farm.errors import CorruptError, FencedError, UnavailableError
-from wlc.farm.keep_policy import KeepPolicy
+from wlc.farm.keeping import KeepPolicy
 from wlc.farm.store import MissingError
 from wlc.masters.due_snapshots import is_due
-from wlr.service.job_states import Done, Observed, WorkStanding
-from wlr.service.last_done import ServiceMemory
-from wlr.service.schedule import FAILURE_CLASSES, class_of, due_in_s, is_alarm, pause_s
+from wlr.service.job_states import (
+    FAILURE_CLASSES,
+    Done,
+    Observed,
+    ServiceMemory,
+    WorkStanding,
+    class_of,
+    due_in_s,
+    is_alarm,
+    pause_s,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

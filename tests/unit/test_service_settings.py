@@ -10,9 +10,8 @@ import pytest
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import add_key
-from wlr.service.settings_file import SECTIONS, read_settings
+from wlr.service.settings_file import SECTIONS, line_of, lines_of, read_settings
 from wlr.service.systemd_unit import unit_text
-from wlr.service.toml_lines import line_of, lines_of
 
 GOOD = """\
 [farms.main]

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.simulation.source import master_state
-from wlc.capture.duckdb.sites.commits import SiteCommits
-from wlc.farm.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
-from wlc.farm.membership import founded, with_site
 from wlc.farm.model import (
     Batch,
     Change,
@@ -34,14 +31,15 @@ from wlc.farm.model import (
     Transaction,
 )
 from wlc.farm.paths import data_path
-from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
-from wlc.masters.circle_place import SiteState
-from wlc.masters.site_step import SiteStep
 from wlc.multi_master import missing_steps
 from wlc.multi_master.administration import founder_of_database, leave
-from wlc.multi_master.mesh import MeshLog
-from wlc.multi_master.missing_steps import SiteLog
+from wlc.multi_master.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
+from wlc.multi_master.circle_place import SiteState
+from wlc.multi_master.duckdb.commits import SiteCommits
+from wlc.multi_master.membership import founded, with_role, with_site
+from wlc.multi_master.missing_steps import MeshLog, SiteLog
+from wlc.multi_master.site_step import SiteStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

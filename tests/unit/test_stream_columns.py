@@ -9,8 +9,8 @@ import pytest
 from tests.handmade import HandmadeFarm, Rows
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Clear, Name
-from wlr import log_reader
-from wlr.reading.feed import plan_feed, refuse_other_columns
+from wlr.reading.trace import plan_feed, refuse_other_columns
+from wlr.replay import log_reader
 
 if TYPE_CHECKING:
     from pathlib import Path

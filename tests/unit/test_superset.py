@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.capture.duckdb import superset
-from wlc.capture.duckdb.analysis import analyse
-from wlc.capture.duckdb.effects import TouchEffect
+from wlc.capture.duckdb.analysis import TouchEffect, analyse
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.farm.model import Column, Layout, Name
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.capture.postgres import ddl, effects
-from wlc.capture.postgres.creation_order import in_order
+from wlc.capture.postgres import alterations, effects
 from wlc.capture.postgres.described import DescribedColumn, DescribedConstraint, DescribedTable, Parent
 from wlc.capture.postgres.effects import Carried, carried_back
+from wlc.capture.postgres.objects import in_order
 from wlc.farm.model import (
     AlteredObject,
     Check,
@@ -36,7 +36,7 @@ OBJECT = DbObject("TABLE", Name("public", "t"))
 
 
 def altered(old: DescribedTable, new: DescribedTable) -> list[str]:
-    return [made.statement for made in ddl.alter(old, new, is_resent=False) if isinstance(made, Ddl)]
+    return [made.statement for made in alterations.alter(old, new, is_resent=False) if isinstance(made, Ddl)]
 
 
 def constraint(name: str) -> DbObject:
@@ -101,7 +101,7 @@ def test_what_others_need_comes_first(needs: Mapping[str, Sequence[str]], expect
 
 def test_a_statement_says_what_it_does_once_if_all_replicas_do_the_same() -> None:
     renamed = replace(TABLE, columns=(replace(COLUMN, name="b"),))
-    (made,) = ddl.alter(TABLE, renamed, is_resent=False)
+    (made,) = alterations.alter(TABLE, renamed, is_resent=False)
     assert isinstance(made, Ddl)
     assert made.original == made.statement == 'ALTER TABLE "public"."t" RENAME COLUMN "a" TO "b"'
     assert made.does == (AlteredObject(OBJECT, columns=(("a", "b"),)),)
@@ -111,7 +111,7 @@ def test_a_column_that_a_check_names_has_its_name_from_two_statements() -> None:
     checked = replace(TABLE, constraints={"c": CHECK})
     worded = replace(CHECK, definition="CHECK ((b > 0))")
     renamed = replace(TABLE, columns=(replace(COLUMN, name="b"),), constraints={"c": worded})
-    own, others = ddl.alter(checked, renamed, is_resent=False)
+    own, others = alterations.alter(checked, renamed, is_resent=False)
     assert isinstance(own, Ddl)
     assert isinstance(others, Ddl)
     assert (own.dialect, own.original, others.dialect, others.original) == ("postgres", None, "duckdb", "")
@@ -122,7 +122,7 @@ def test_a_column_that_a_check_names_has_its_name_from_two_statements() -> None:
 
 def test_constraints_follow_their_table_and_say_to_what_they_refer() -> None:
     key = replace(KEY, columns=(1,), to=Parent(2, "public", "r"), keys=(4,), key_names={"4": "k"})
-    _, *added = ddl.create(replace(TABLE, constraints={"c": CHECK, "f": key}))
+    _, *added = alterations.create(replace(TABLE, constraints={"c": CHECK, "f": key}))
     check, reference = Check(("a",), "(a > 0)"), Reference(("a",), Name("public", "r"), ("k",))
     assert [made.does for made in added] == [
         (AlteredObject(OBJECT, constraints=(check,)), CreatedObject(constraint("c"), of=OBJECT.name)),
@@ -132,7 +132,7 @@ def test_constraints_follow_their_table_and_say_to_what_they_refer() -> None:
 
 def test_what_a_table_has_from_one_above_joins_the_statement_before() -> None:
     inherited = replace(CHECK, is_inherited=True, is_local=False)
-    (carried,) = ddl.alter(TABLE, replace(TABLE, constraints={"c": inherited}), is_resent=False)
+    (carried,) = alterations.alter(TABLE, replace(TABLE, constraints={"c": inherited}), is_resent=False)
     assert carried.does == (
         AlteredObject(OBJECT, constraints=(Check(("a",), "(a > 0)"),)),
         CreatedObject(constraint("c"), of=OBJECT.name),
@@ -158,7 +158,7 @@ def test_a_primary_key_is_named_when_its_name_changes_or_goes() -> None:
 
 
 def test_a_table_that_is_created_beside_something_else_has_its_columns_in_both_lines() -> None:
-    made = next(each for each in ddl.create(TABLE) if isinstance(each, Ddl))
+    made = next(each for each in alterations.create(TABLE) if isinstance(each, Ddl))
     index = CreatedObject(DbObject("INDEX", Name("public", "i")), of=Name("public", "p"))
     own, others = carried_back([made, Carried(Name("public", "i"), (index,))])
     assert isinstance(own, Ddl)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Name
-from wlc.farm.table_names import find, is_meant, parts
+from wlc.farm.typed_names import find, is_meant, parts
 
 TABLES = [
     Name("main", "t"),

@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wlc.farm import registry
-from wlc.farm.attachment import Attachment, Penalty, attachment_object
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase
 from wlc.farm.documents import encode_document
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.paths import TIERS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
-from wlc.farm.pushes import Push, add_push, pushes
 from wlc.farm.registry import ACTIVE, INACTIVE, SITE, Replica, Transition, decode_replica, encode_replica, register
 from wlc.farm.store.memory import MemoryStore
-from wlc.farm.tier_settings import DEFAULTS, read_settings
-from wlc.farm.upstreams import (
+from wlc.tiers.attachment import Attachment, Penalty, attachment_object
+from wlc.tiers.tier_settings import DEFAULTS, read_settings
+from wlc.tiers.tree import Offer, offer_place, read_tree
+from wlc.tiers.upstreams import (
     Claim,
+    Push,
     Upstream,
+    add_push,
     change_upstream,
     claims,
     decode_upstream,
     encode_upstream,
+    pushes,
     read_claim,
     release_claim,
     take_claim,
     upstreams,
 )
-from wlc.tiers.offer import Offer, offer_place
-from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

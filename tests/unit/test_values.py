@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from wlc.capture.duckdb.values import typed
+from wlc.capture.duckdb.superset import typed
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.handmade_step import CAUGHT_UP, CUT, HandmadePrimary, P, Row
-from wlc.capture.duckdb.sites import conflict_window, verdicts
 from wlc.farm.model import Name
+from wlc.multi_master.duckdb import conflict_window, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.handmade_step import HandmadePrimary
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
-from wlc.capture.duckdb.sites import verdicts
+from wlc.multi_master.duckdb import verdicts
 
 if TYPE_CHECKING:
     from tests.handmade_step import Row

@@ -9,11 +9,10 @@ import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm
-from wlc.farm.database import open_database
+from wlc.farm.database import Witness, open_database, witness_of
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Position
-from wlc.farm.witness import Witness, witness_of
-from wlr import log_reader
+from wlr.replay import log_reader
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,12 +1,15 @@
-"""`wlc.config`: what the farm says about a database in a dozen lines, a cache of the log."""
+"""`wlc.config`: what the farm says about a database in a dozen lines, a cache of the log.
+
+The beat: longest wait of a committed transaction until it is published, in seconds.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from wlc.farm.beat import BEAT_S, format_beat, parse_beat
-from wlc.farm.clock import format_time, read_time
+from wlc.farm.clock import format_time, parse_age, read_time
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.json_fields import TICK_MAX
 from wlc.farm.model import FORMAT_VERSION, Config, Origin
@@ -18,6 +21,53 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.model import Batch, Manifest
+
+
+# The default.
+BEAT_S = 300.0
+BEAT_MOST_S = 10**12 - 1
+
+
+def format_beat(beat_s: float) -> str:
+    """Write a beat in seconds without a needless fraction."""
+    return str(int(beat_s)) if float(beat_s).is_integer() else repr(float(beat_s))
+
+
+def parse_beat(text: str) -> float:
+    """Read a beat in seconds.
+
+    Raises:
+        InvalidError: It is not a number of seconds, 0 or more.
+    """
+    try:
+        beat_s = float(text)
+    except ValueError as error:
+        raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.") from error
+    if not (math.isfinite(beat_s) and 0 <= beat_s <= BEAT_MOST_S):
+        raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.")
+    return beat_s
+
+
+def typed_beat(text: str) -> float:
+    """Read a beat as people type it: seconds, or a length of time such as `5m`; returns seconds.
+
+    Raises:
+        InvalidError: It is neither.
+    """
+    try:
+        return parse_beat(text if _is_number(text) else str(parse_age(text).total_seconds()))
+    except InvalidError as error:
+        hint = "Write seconds, such as 60, or a length of time, such as 90s or 5m."
+        raise InvalidError(f"{text!r} is not a beat", hint=hint) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
 
 STARTED = 1
 STOPPED = 2

@@ -1,31 +1,193 @@
-"""One database's folder in the farm: publish and read batches and snapshots, configuration included."""
+"""One database's folder in the farm: publish and read batches and snapshots, configuration included.
+
+A witness: the last position that somebody has seen of each database, kept in a file of the reader's own.
+
+Signatures show who wrote a file, not that it is the newest. A replica that exists notices a farm that ends before its
+own position. A reader that begins anew has no position; a witness gives it one.
+
+Data files of batches and snapshots in a store: created under a name that is free, fetched and verified.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shlex
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import newest_batches, paths
 from wlc.farm.config import decode_config, encode_config, first_config, is_behind, with_batch, with_snapshot
-from wlc.farm.data_files import create_all, fetch_verified, hash_file
-from wlc.farm.did_you_mean import other_databases
+from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, FarmError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch, refuse_other_past
 from wlc.farm.manifest import decode_manifest, encode_manifest
-from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableFile, Transaction
+from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, Position, TableFile, Transaction
 from wlc.farm.seal.checksum import checksum
-from wlc.farm.seal.keys import Keys
+from wlc.farm.seal.keys import WITNESS, Keys
 from wlc.farm.seal.signatures import signed_log, signed_manifest, verify_log, verify_manifest
-from wlc.farm.store import AlreadyExistsError, MissingError, Store, join_url, open_store
+from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError, Store, join_url, open_store
 from wlc.farm.store.encrypted import EncryptedStore
+from wlc.farm.typed_names import other_databases
 from wlc.farm.versioned import VersionedObject
-from wlc.farm.witness import witness_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+
+VARIABLE = "WLC_WITNESS_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The last position of each database, by URL."""
+
+    seen: Mapping[str, Position]
+
+
+_DOCUMENT = Document(
+    "witness",
+    _Seen,
+    hint="Restore it, or delete {where} if you are sure that the farm is complete; a new one begins then.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What a file says of one database.
+
+    Attributes:
+        file: The file; it need not exist yet.
+        url: URL or path of the database's folder in the farm.
+    """
+
+    file: Path
+    url: str
+
+    def seen(self) -> Position | None:
+        """Return the last position that was seen, None before the first.
+
+        Raises:
+            CorruptError: The file is damaged.
+            InvalidError: It cannot be read.
+        """
+        found = self._object.load()
+        return found[0].seen.get(self.url) if found else None
+
+    def note(self, position: Position) -> None:
+        """Note a position that was read and verified; an earlier one than the last changes nothing.
+
+        Raises:
+            InvalidError: The file cannot be written.
+        """
+
+        def noted(present: _Seen | None) -> _Seen:
+            known = dict(present.seen if present else {})
+            last = known.get(self.url)
+            if last is None or (last.tick, last.batch) < (position.tick, position.batch):
+                known[self.url] = position
+            return _Seen(dict(sorted(known.items())))
+
+        if position.history:
+            self._object.change(noted)
+
+    @property
+    def _object(self) -> VersionedObject[_Seen]:
+        if not self.file.parent.is_dir():
+            message = f"there is no folder {self.file.parent} for the witness {self.file}"
+            raise InvalidError(message, hint=f"mkdir -p {shlex.quote(str(self.file.parent))}", path=str(self.file))
+        store = open_store(str(self.file.parent))
+        return VersionedObject(
+            store, self.file.name, _DOCUMENT.encode, lambda data: _DOCUMENT.decode(data, str(self.file))
+        )
+
+
+def witness_of(options: Mapping[str, Any] | None, url: str) -> Witness | None:
+    """Return the witness of a database that options or the environment name, None if they name none."""
+    file = (options or {}).get(WITNESS) or os.environ.get(VARIABLE)
+    if not file:
+        return None
+    place = url if "://" in url else str(Path(url).absolute())
+    return Witness(Path(str(file)).expanduser().absolute(), place)
+
+
+_UPLOADS = 8
+
+
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal, in bounded memory."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def create_all(store: Store, wanted: Sequence[DataFile], files: Mapping[str, Path], folder: str = "") -> dict[str, str]:
+    """Create data files, several at once because each waits for a disk or a network, and return their names."""
+
+    def create(file: DataFile) -> str:
+        return _create_data(store, file, files, folder)
+
+    # A connection that was not closed publishes while the interpreter ends, when no thread can be started any more.
+    if len(wanted) < 2 or not threading.main_thread().is_alive():
+        return {file.path: create(file) for file in wanted}
+    with ThreadPoolExecutor(_UPLOADS) as pool:
+        return {file.path: name for file, name in zip(wanted, pool.map(create, wanted), strict=True)}
+
+
+def _create_data(store: Store, file: DataFile, files: Mapping[str, Path], folder: str = "") -> str:
+    """Create one data file under its plain name, or a stamped one if another file has that, and return the name."""
+    local = files[file.path]
+    if local.stat().st_size != file.bytes:
+        raise InvalidError(f"{local} has {local.stat().st_size} bytes, {file.path} should have {file.bytes}")
+    for path in (file.path, paths.with_stamp(file.path, file.sha256[:16])):
+        try:
+            store.create(folder + path, local)
+        except AlreadyExistsError:
+            if not _holds(store, folder + path, file):
+                continue
+        return path
+    raise CorruptError(f"{store.url}/{folder}{path} is not what its name says", path=f"{store.url}/{folder}{path}")
+
+
+def _holds(store: Store, path: str, file: DataFile) -> bool:
+    try:
+        local = store.fetch(path, file.bytes)
+    except OversizedError:
+        return False
+    try:
+        return local.stat().st_size == file.bytes and hash_file(local) == file.sha256
+    finally:
+        store.release(local)
+
+
+def fetch_verified(store: Store, file: DataFile, folder: str, *, is_checked: bool = True) -> Path:
+    """Return a local copy of a data file, to be released.
+
+    Args:
+        store: Where it is.
+        file: What the log file or manifest says of it.
+        folder: The folder that its path is relative to.
+        is_checked: Compare its content with the checksum, and not its size only.
+
+    Raises:
+        CorruptError: The file is missing or not what the log file or manifest says.
+    """
+    path = folder + paths.check_relative(file.path, store.url)
+    where = f"{store.url}/{path}"
+    try:
+        local = store.fetch(path, file.bytes)
+    except MissingError as error:
+        raise CorruptError(f"data file {where} is missing", path=where) from error
+    except OversizedError as error:
+        raise CorruptError(f"data file {where} is damaged: {error.message}", path=where) from error
+    if local.stat().st_size != file.bytes or (is_checked and hash_file(local) != file.sha256):
+        store.release(local)
+        raise CorruptError(f"data file {where} is damaged: size or SHA-256 differ from what was published", path=where)
+    return local
 
 
 _GONE = "Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history."

@@ -14,7 +14,7 @@ from wlc.farm import paths
 from wlc.farm.errors import InvalidError
 from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Change, Clear, Ddl, RowsRead, RowsRefreshed, SequencePosition
-from wlc.farm.table_names import is_meant
+from wlc.farm.typed_names import is_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

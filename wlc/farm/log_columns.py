@@ -1,7 +1,7 @@
 """Plain transactions, which only change rows and are committed, kept as columns instead of objects.
 
 A batch can hold hundreds of thousands of them, and single ones are rarely looked at. The log has such columns, too: see
-`wlc.farm.log_run`. Why: docs/decisions/0011-reading-long-log-files.md.
+`wlc.farm.log`. Why: docs/decisions/0011-reading-long-log-files.md.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def parts_of(transactions: Iterable[Transaction]) -> tuple[Part, ...]:
 
 
 def columns_of(transactions: Sequence[Transaction]) -> PlainRun:
-    """Make a run of plain transactions; see `wlc.farm.log_run.is_plain`."""
+    """Make a run of plain transactions; see `wlc.farm.log.is_plain`."""
     if isinstance(transactions, PlainRun):
         return transactions
     import numpy as np

@@ -287,7 +287,7 @@ class Handover:
 class Taken:
     """How far the log of another site was read: up to `tick` of `history`, in its batch with the chain hash `chain`.
 
-    `filters` is the hash of what was left out on the way (see `wlr.plan.patterns.hash_of`), "" where that is nothing.
+    `filters` is the hash of what was left out on the way (see `wlr.replay.plan.patterns.hash_of`), "" for nothing.
     """
 
     site: Site

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm.beat import BEAT_S, parse_beat
 from wlc.farm.clock import utc_now
-from wlc.farm.config import STARTED, STOPPED
+from wlc.farm.config import BEAT_S, STARTED, STOPPED, parse_beat
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.log_end import chain_after, end_log, final_batch
@@ -23,7 +22,7 @@ from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import database_of
 from wlc.masters.fence import own
-from wlc.masters.state import MasterState, Wish
+from wlc.masters.master_state import MasterState, Wish
 
 if TYPE_CHECKING:
     from wlc.farm.errors import FencedError

@@ -22,13 +22,19 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from wlc.farm.circle import Circle
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile, Taken, Transaction
-    from wlc.masters.circle_place import SiteState
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
-    from wlc.masters.site_step import SiteStep, Succession, TakenCount
-    from wlc.masters.state import MasterState, Wish
+    from wlc.masters.master_state import MasterState, Wish
+    from wlc.multi_master.circle import Circle
+    from wlc.multi_master.circle_place import SiteState
+    from wlc.multi_master.site_step import (
+        ConflictCounter,
+        RejectedRow,
+        RejectionCount,
+        SiteStep,
+        Succession,
+        TakenCount,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +117,9 @@ class DivergedError(FencedError):
 
 
 class SiteSource(ABC):
-    """What a database does as one of several sites; `wlc.masters.site_life` has the half that no engine differs in."""
+    """What a database does as one of several sites; `wlc.multi_master.site_life` has the half that engines share."""
 
-    # It was compared with its own log, in case it was restored; see `wlc.masters.restored`.
+    # It was compared with its own log, in case it was restored; see `wlc.multi_master.restored`.
     has_settled_past: bool
 
     # What the life of every master asks of a site
@@ -132,7 +138,7 @@ class SiteSource(ABC):
 
     @abstractmethod
     def settle_past(self, database: FarmDatabase) -> None:
-        """Bring the site back into step with its own log; see `wlc.masters.restored`."""
+        """Bring the site back into step with its own log; see `wlc.multi_master.restored`."""
 
     @abstractmethod
     def settle_end(self, database: FarmDatabase) -> None:
@@ -144,7 +150,7 @@ class SiteSource(ABC):
 
     @abstractmethod
     def follow_handover(self, database: FarmDatabase, batch: Batch, chain: str) -> None:
-        """Go on as a secondary after a handover; see `wlc.masters.restored`."""
+        """Go on as a secondary after a handover; see `wlc.multi_master.restored`."""
 
     # What only its engine can do
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
-from wlc.farm.keep_policy import read_policy
+from wlc.farm.keeping import read_policy
 from wlc.farm.lease import taking_snapshot
 from wlc.farm.paths import manifest_path, parse_snapshot_folder
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.keep_policy import KeepPolicy
+    from wlc.farm.keeping import KeepPolicy
     from wlc.farm.model import Manifest
     from wlc.masters.contract import Source
 

@@ -10,7 +10,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.config import STOPPED, naming_snapshot
 from wlc.farm.errors import CorruptError, FencedError
 from wlc.farm.store import MissingError
-from wlc.masters.state import Fence
+from wlc.masters.master_state import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config
     from wlc.masters.contract import Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
 
 
 def own(config: Config, state: MasterState) -> Config:

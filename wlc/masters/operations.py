@@ -20,9 +20,9 @@ from wlc.masters.contract import StuckError
 from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.fence import own, settle
 from wlc.masters.lookup import opened_master
+from wlc.masters.master_state import Wish
 from wlc.masters.publish import publish
 from wlc.masters.running import publish_and_settle
-from wlc.masters.state import Wish
 from wlc.masters.status import status_of
 
 if TYPE_CHECKING:

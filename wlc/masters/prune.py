@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.errors import InvalidError, UnavailableError
-from wlc.farm.keep_policy import read_policy
+from wlc.farm.keeping import announced, read_policy, tags
 from wlc.farm.paths import SNAPSHOTS, manifest_path
-from wlc.farm.prune_notice import announced
 from wlc.farm.reachable_past import begins_empty, ends_of_histories, first_of_unbroken, read_window, window_of
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
-from wlc.farm.same_past import is_made_up
-from wlc.farm.tags import tags
 from wlc.masters.lookup import resolve
 from wlc.masters.retention import DEADLINE, KEEP_FOR, Retention, SnapshotPoint, children, decide, held_bytes
-from wlc.masters.unjudged import window_starts
+from wlc.multi_master.unjudged import window_starts
+from wlc.tiers.same_past import is_made_up
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.keep_policy import KeepPolicy
+    from wlc.farm.keeping import KeepPolicy
     from wlc.farm.store import StoredObject
 
 # No upload takes a day: an older unfinished one has no writer any more.

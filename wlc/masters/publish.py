@@ -14,7 +14,7 @@ from wlc.masters.fence import advance_config, fence, outdated, present_config, r
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.masters.contract import BatchContent, Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
 
 
 @dataclass(frozen=True, slots=True)

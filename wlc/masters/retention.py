@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from wlc.farm.keep_policy import KeepPolicy
+    from wlc.farm.keeping import KeepPolicy, Tag
     from wlc.farm.model import Position
     from wlc.farm.reachable_past import Window
     from wlc.farm.registry import Replica
-    from wlc.farm.tags import Tag
 
 DEADLINE = timedelta(days=7)
 KEEP_FOR = timedelta(hours=1)

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.clock import format_time, parse_age, utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.keep_policy import KeepPolicy, change_policy, end_policy, read_policy
-from wlc.farm.prune_notice import announced_windows
+from wlc.farm.keeping import (
+    KeepPolicy,
+    Tag,
+    add_tag,
+    announced_windows,
+    change_policy,
+    check_tag_name,
+    delete_tag,
+    end_policy,
+    read_policy,
+)
+from wlc.farm.keeping import tags as all_tags
 from wlc.farm.reachable_past import Window, not_restorable, read_window
 from wlc.farm.registry import this_host, this_user
-from wlc.farm.tags import Tag, add_tag, check_tag_name, delete_tag
-from wlc.farm.tags import tags as all_tags
 from wlc.masters.lookup import resolve
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from wlc.masters import adapters
 from wlc.masters.contract import SourceDetails, database_of
 from wlc.masters.fence import fence
 from wlc.masters.lookup import resolve
-from wlc.masters.state import Fence
+from wlc.masters.master_state import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,28 +7,27 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.anchors import has_seen
-from wlc.farm.circle import NONE, PASS, PRIMARY, change_circle, find_circle, naming, read_circle
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.membership import without_site
 from wlc.farm.model import Origin
 from wlc.farm.registry import known_replicas, unregister
-from wlc.farm.roles import with_role
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import Heir, expanded
 from wlc.masters import adapters
-from wlc.masters.circle_place import founder_at, site_database
-from wlc.masters.handover import hand_over
 from wlc.masters.lookup import opened_master, resolve
 from wlc.masters.publish import publish
+from wlc.multi_master.anchors import has_seen
+from wlc.multi_master.circle import NONE, PASS, PRIMARY, change_circle, find_circle, naming, read_circle
+from wlc.multi_master.circle_place import founder_at, site_database
+from wlc.multi_master.handover import hand_over
+from wlc.multi_master.membership import with_role, without_site
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from wlc.farm.circle import Circle, CircleSite
     from wlc.farm.database import FarmDatabase
+    from wlc.multi_master.circle import Circle, CircleSite
 
 
 def founder_of_database(

@@ -1,4 +1,7 @@
-"""Rules that decide between concurrent changes, and what was rejected by them."""
+"""Rules that decide between concurrent changes, and what was rejected by them.
+
+The tables that a database has published, and why the rows of one cannot be decided each by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,16 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.rule_columns import added_column, compared_column
-from wlc.farm.circle import (
+from wlc.farm.clock import parse_time
+from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.model import Check, Ddl, Reference, Unique
+from wlc.farm.schema_fold import SchemaFold
+from wlc.farm.typed_names import is_meant, tables_meant
+from wlc.masters import adapters
+from wlc.masters.lookup import opened_master
+from wlc.masters.publish import publish
+from wlc.multi_master.administration import founder_of_database
+from wlc.multi_master.circle import (
     ADD,
     COLUMN_RULES,
     EPOCH,
@@ -26,28 +37,54 @@ from wlc.farm.circle import (
     with_rule,
     without_rule,
 )
-from wlc.farm.clock import parse_time
-from wlc.farm.did_you_mean import tables_meant
-from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.table_names import is_meant
-from wlc.masters import adapters
-from wlc.masters.circle_place import founder_of, site_database
-from wlc.masters.lookup import opened_master
-from wlc.masters.publish import publish
-from wlc.multi_master.administration import founder_of_database
-from wlc.multi_master.published_tables import constraint_beside_key, has_check, published_tables
+from wlc.multi_master.circle_place import founder_of, site_database
+from wlc.multi_master.rule_columns import added_column, compared_column
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Layout, Name
-    from wlc.farm.schema_fold import FoldedTable, SchemaFold
+    from wlc.farm.schema_fold import FoldedTable
     from wlc.masters.contract import Source
-    from wlc.masters.rejected import ConflictCounter, RejectedRow
+    from wlc.multi_master.circle import Circle
+    from wlc.multi_master.site_step import ConflictCounter, RejectedRow
+
+
+def constraint_beside_key(tables: SchemaFold, table: FoldedTable) -> str | None:
+    """Return a constraint that could not be kept if each row were decided by itself, None without one."""
+    if any(isinstance(found, Unique) for found in table.constraints):
+        return "a UNIQUE constraint"
+    if any(isinstance(found, Reference) for found in table.constraints) or any(tables.references_to(table.name)):
+        return "a FOREIGN KEY"
+    return "a UNIQUE index" if any(i.of == table.name and i.unique for i in tables.indexes.values()) else None
+
+
+def has_check(table: FoldedTable) -> bool:
+    """Say whether a table has a CHECK constraint."""
+    return any(isinstance(found, Check) for found in table.constraints)
+
+
+def published_tables(database: FarmDatabase) -> SchemaFold:
+    """Return the tables of a database, as far as they are published.
+
+    Raises:
+        CorruptError: A log file or a snapshot contradicts itself.
+    """
+    found = SchemaFold()
+    ticks = database.snapshot_ticks()
+    manifest = database.read_manifest(ticks[-1]) if ticks else None
+    for ddl in (*manifest.schema, *manifest.schema_after) if manifest else ():
+        found.apply(ddl)
+    for number in database.batch_numbers(after=manifest.position.batch if manifest else 0):
+        for each in database.read_batch(number)[0].transactions:
+            for record in each.records:
+                if isinstance(record, Ddl):
+                    found.apply(record)
+    return found
+
 
 NO_RULE = "none"
 

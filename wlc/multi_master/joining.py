@@ -1,46 +1,54 @@
-"""A replica of one site becomes another site, with a history and a folder of its own."""
+"""A replica of one site becomes another site, with a history and a folder of its own.
+
+A site that cannot go on begins anew: with a new file, history and folder, under its name.
+
+What it had written and the primary has not taken is not thrown away: its file is set aside, and its log stays.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, naming, read_circle
+from wlc.dialect.duckdb.opening import wal_of
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STOPPED
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.membership import refuse_primary_anew, with_site, with_site_anew
 from wlc.farm.model import Taken
 from wlc.farm.paths import SITES, site_folder
 from wlc.farm.registry import register
 from wlc.farm.store import MissingError, join_url
 from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
-from wlc.masters.circle_place import SiteState, site_database
 from wlc.masters.claim import claim
-from wlc.masters.contract import cannot_be_site
+from wlc.masters.contract import cannot_be_site, database_of
 from wlc.masters.lookup import resolve
-from wlc.masters.site_life import stopped_site
-from wlc.masters.state import SiteMembership, Wish
+from wlc.masters.master_state import BEGINNING, SiteMembership, Wish
 from wlc.masters.status import status_of
-from wlc.multi_master.administration import heirs_of
+from wlc.multi_master.administration import heirs_of, stop
+from wlc.multi_master.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, naming, read_circle
+from wlc.multi_master.circle_place import SiteState, founder_of, site_database
+from wlc.multi_master.membership import refuse_primary_anew, with_site, with_site_anew
+from wlc.multi_master.site_life import stopped_site
 from wlc.multi_master.take_round import as_reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from wlc.farm.circle import Circle, CircleSite
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Position
     from wlc.masters.contract import Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
     from wlc.masters.status import MasterStatus
+    from wlc.multi_master.circle import Circle, CircleSite
 
 
 def join(
@@ -352,3 +360,132 @@ def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple
             hint=f"wlr replicate {shlex.quote(log.url)} --into FILE brings it to the end",
         )
     return dict(batch.vector), Taken(site.name, batch.history, batch.last, batch.number, chain)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp(ForPeople):
+    """What a site gives up that begins anew: nobody takes it any more.
+
+    Attributes:
+        published: Transactions of its own in its log that the primary has not published as taken.
+        rows: Of these, by table.
+        unpublished: Transactions in its file that are in no log, whoever wrote them.
+        log: URL of the folder of its log, which stays as it is.
+        kept_as: The name under which its file stays; None if it is not there.
+    """
+
+    published: int
+    rows: Mapping[str, int]
+    unpublished: int
+    log: str
+    kept_as: str | None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing gets lost."""
+        return not self.published and not self.unpublished
+
+
+def begin_anew(
+    source: str | os.PathLike[str],
+    *,
+    name: str,
+    site: str,
+    farm: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> GivenUp | None:
+    """Make room for a new file of a site that cannot go on; `joined_from` and `join` with `again` come after it.
+
+    The site publishes no more, and its file gets another name. End its programs before. Dying in between is harmless:
+    the same call goes on.
+
+    Args:
+        source: The site's file, or the place of its new one.
+        name: Name or URL of the database in the farm.
+        site: Name of the site.
+        farm: URL of the farm; WLC_FARM if omitted.
+        dry_run: Only say what gets lost.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        What gets lost; None if the file is on its way to be the new site's.
+
+    Raises:
+        InvalidError: The site is the primary, or the file is that of something else.
+        UnavailableError: Another process has the file open.
+    """
+    founder = resolve(name, farm, storage_options=storage_options)
+    circle = read_circle(founder, to_change=True)
+    with naming(lambda: founder.url):
+        refuse_primary_anew(circle, site)
+    state, unpublished = _of_file(source, founder, site)
+    if state is not None and state.state == BEGINNING:
+        return None
+    present = next((each for each in circle.sites if each.name == site), None)
+    is_there = Path(source).is_file()
+    if is_there and state is None:
+        # A replica, made for a join that was interrupted.
+        return None
+    folder = present.folder if present is not None else state.site.folder if state and state.site else ""
+    log = site_database(founder, folder) if folder else founder
+    published, rows = _not_taken(founder, circle, log) if folder else (0, {})
+    aside = _free_name(Path(source)) if is_there else None
+    if not dry_run:
+        if folder:
+            stop(log)
+        if aside is not None:
+            _rename(Path(source), aside)
+    return GivenUp(published, rows, unpublished, log.url, str(aside) if aside else None)
+
+
+def _of_file(source: str | os.PathLike[str], founder: FarmDatabase, site: str) -> tuple[MasterState | None, int]:
+    """Return what a file remembers as that site, and how much of it is in no log; None if it is a replica, or absent.
+
+    Raises:
+        InvalidError: It is a master, and not that site.
+    """
+    if not Path(source).is_file():
+        return None, 0
+    with adapters.opened(source) as found:
+        state = found.state
+        if state is None or found.require_site().held() is not None:
+            return None, 0
+        known = state.site
+        if known is None or known.name != site or founder_of(database_of(state), known).url != founder.url:
+            raise InvalidError(
+                f"{source} is a master of {state.name}, and not site {site} of {founder.url}",
+                hint=f"wlc join NEW.duckdb --name {founder.url} --site {site} --again",
+            )
+        return state, found.details().unpublished or 0
+
+
+def _not_taken(founder: FarmDatabase, circle: Circle, log: FarmDatabase) -> tuple[int, dict[str, int]]:
+    """Return how many own transactions of a site's log the primary has not published, and their rows by table."""
+    held, number, rows = contained_by_primary(founder, circle), 0, Counter[str]()
+    for last in reversed(log.batch_numbers()):
+        batch = log.read_batch(last)[0]
+        known = held.get(batch.history, 0)
+        if batch.last <= known:
+            break
+        for each in batch.transactions:
+            if each.tick > known and each.origin is None and each.committed and each.records:
+                number += 1
+                for record in each.records:
+                    if (table := getattr(record, "table", None)) is not None:
+                        rows[str(table)] += getattr(record, "rows", 0)
+    return number, dict(sorted(rows.items()))
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (found := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    return found
+
+
+def _rename(path: Path, aside: Path) -> None:
+    """Give a database another name, its write-ahead log first: without it the file alone would be an older state."""
+    for old, new in ((wal_of(path), wal_of(aside)), (path, aside)):
+        if old.exists():
+            old.rename(new)

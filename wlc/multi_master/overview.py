@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import NONE, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import RowsRefreshed
 from wlc.farm.registry import SITE, known_replicas
 from wlc.farm.vectors import expanded
-from wlc.masters.circle_place import site_database
 from wlc.multi_master.administration import founder_of_database
+from wlc.multi_master.circle import NONE, read_circle
+from wlc.multi_master.circle_place import site_database
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from wlc.farm.circle import Circle, CircleSite
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch
+    from wlc.multi_master.circle import Circle, CircleSite
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,178 @@
-"""A round of taking: what a site lacks of the logs that it reads, site by site."""
+"""A round of taking: what a site lacks of the logs that it reads, site by site.
+
+A successor takes over: it reads its own log as the former primary would have, and judges what that one has not.
+
+Who still has what was pruned of a log that a site reads; looked up after a take has failed, for its error.
+"""
 
 from __future__ import annotations
 
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import ForPeople, duration
 from wlc.farm.model import Position
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import log_path
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
-from wlc.farm.vectors import expanded
-from wlc.masters.circle_place import founder_of, site_database, with_circle
-from wlc.masters.handover import note_handover
+from wlc.farm.vectors import contains, expanded, merged
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
-from wlc.masters.rejected import of_whole_transactions, risen
-from wlc.masters.restored import settle_copy
-from wlc.multi_master.covering import name_cover, site_that_covers, snapshot_that_covers
-from wlc.multi_master.mesh import MeshLog, Published
-from wlc.multi_master.missing_steps import SiteLog
-from wlc.multi_master.succession import take_over
+from wlc.multi_master.circle import NONE, how_to_join_anew, read_circle
+from wlc.multi_master.circle_place import founder_of, site_database, with_circle
+from wlc.multi_master.handover import note_handover
+from wlc.multi_master.missing_steps import MeshLog, Published, SiteLog
+from wlc.multi_master.restored import settle_copy
+from wlc.multi_master.site_step import EndedLog, SiteStep, Succession, of_whole_transactions, risen
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
 
-    from wlc.farm.circle import Circle, CircleSite, Reign
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import TableFile, Taken
     from wlc.farm.vectors import Vector
-    from wlc.masters.circle_place import SiteState
     from wlc.masters.contract import Source
-    from wlc.masters.rejected import ConflictCounter, RejectionCount
-    from wlc.masters.site_step import SiteStep
-    from wlc.multi_master.covering import Cover
+    from wlc.multi_master.circle import Circle, CircleSite, Reign
+    from wlc.multi_master.circle_place import SiteState
+    from wlc.multi_master.site_step import ConflictCounter, RejectionCount
+
+
+def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
+    """Let a site that contains all of the former primaries' logs lead the present term; nobody commits meanwhile.
+
+    Args:
+        source: The successor, which has not judged itself yet.
+        database: Its place in the farm.
+        circle: In which it is the primary.
+
+    Raises:
+        FencedError: Its log has transactions that it lost and no primary has taken. Make another site the primary.
+    """
+    with source.publishing(), source.without_commits():
+        publish(source, database)
+        state = source.require_state()
+        if state.site is None or state.circle != circle:
+            # Another site has become the primary meanwhile.
+            return
+        founder = founder_of(database, state.site)
+        ended = tuple(
+            EndedLog(site_database(founder, reign.folder), reign.history, reign.last, reign.batch)
+            for reign in circle.reigns
+            if reign.is_effective
+        )
+        last = ended[-1].database.read_batch(ended[-1].batch)[0]
+        log = SiteLog(
+            database,
+            circle.site(state.site.name),
+            last.history,
+            last.last,
+            {history: tick for history, tick in last.vector.items() if history != last.history},
+            None,
+            circle.lineage(),
+            is_primary=False,
+            may_change_schema=False,
+        )
+        own = _as_one(state.site.name, [step for step in log.steps() if step.transactions])
+        newest = read_newest(database)
+        if newest is not None and newest[0].handover is not None and newest[0].handover.term > circle.term:
+            # The same, and nothing has been published since that would have met it.
+            return
+        _refuse_lost(source, own, circle, founder)
+        source.require_site().take_over(Succession(own, dict(last.vector), ended), database.fetch)
+
+
+def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDatabase) -> None:
+    """Refuse to judge own transactions that the database does not hold: others would take them, and it would not.
+
+    Raises:
+        FencedError: It was restored from a backup, and the former primary had not taken what it had published before.
+    """
+    state = source.require_state()
+    held = expanded({**state.member.contained, state.history: state.tick}, circle.lineage())
+    lost = [each for each in own.transactions if each.origin.tick > held.get(each.origin.history, 0)]
+    if not lost:
+        return
+    name, former = state.member.name, next(reign.site for reign in reversed(circle.reigns) if reign.is_effective)
+    others = sorted((site.name for site in circle.sites if site.name != name), key=lambda other: other != former)
+    alone = f"wlc stop {shlex.quote(str(source))}, then wlc master {shlex.quote(str(source))} --name OTHER"
+    raise FencedError(
+        f"site {name} cannot take over as the primary: it was restored from a backup, and its log has"
+        f" {len(lost)} transactions that its file lacks and site {former} has not taken",
+        hint=f"let another site judge them: wlc role {shlex.quote(founder.url)} {others[0]} primary --lost {name};"
+        f" wlc take there, then at {name}"
+        if others
+        else f"to publish the file by itself: {alone}",
+        path=str(source),
+    )
+
+
+def _as_one(site: str, steps: list[SiteStep]) -> SiteStep:
+    """Join steps: a transaction may depend on any that is rejected before it."""
+    none = SiteStep(site, (), {}, {}, None, is_primary=False)
+    return replace(SiteStep.joined([none, *steps]), contained={}, proof=None, is_alone=False, parts=())
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Who has what was pruned.
+
+    Attributes:
+        told: What the message says of it.
+        hint: The command that uses it; None if that is the hint of the error.
+    """
+
+    told: str
+    hint: str | None = None
+
+
+def name_cover(error: ExpiredError, look: Callable[[], Cover | None]) -> None:
+    """Let an error also say who has what was pruned, if somebody has."""
+    # The farm may be out of reach by now, or other logs damaged: nothing that fails here may hide the error.
+    with suppress(Exception):
+        if (found := look()) is not None:
+            error.message = f"{error.message}; {found.told}"
+            error.args, error.hint = (error.message,), found.hint or error.hint
+
+
+def site_that_covers(lacking: SiteLog, others: Iterable[SiteLog], file: str) -> Cover | None:
+    """Say which other site of a mesh has what was pruned of a log.
+
+    Args:
+        lacking: The log.
+        others: Those that the reader reads, this one among them.
+        file: The reader's.
+    """
+    wanted = lacking.pruned()
+    if contains(lacking.mine, wanted, lacking.lineage):
+        return None
+    for other in others:
+        # Another log may be damaged, too.
+        with suppress(Exception):
+            held = merged(lacking.mine, other.readable(), lacking.lineage)
+            if other.site.name != lacking.site.name and contains(held, wanted, lacking.lineage):
+                name = other.site.name
+                return Cover(f"site {name} has it", f"wlc take {shlex.quote(file)} --from {name}")
+    return None
+
+
+def snapshot_that_covers(founder: FarmDatabase, circle: Circle, now: datetime) -> Cover | None:
+    """Name the snapshot with which a site begins that is made anew."""
+    primary = circle.site(circle.primary)
+    log = site_database(founder, primary.folder)
+    ticks = log.snapshot_ticks()
+    if not ticks:
+        return None
+    clock = log.read_manifest(ticks[-1]).clock
+    age = duration(max(now - clock, timedelta(0)))
+    return Cover(f"the newest snapshot of site {primary.name} is of tick {ticks[-1]}, {age} old")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.errors import FarmError
 from wlc.farm.retry import PAUSE_LEAST_S
-from wlc.masters.position import beat
+from wlc.masters.lookup import beat
 from wlc.multi_master.take_round import TakenFrom, take, what_to_take_as
 
 if TYPE_CHECKING:

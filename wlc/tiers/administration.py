@@ -10,19 +10,26 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.paths import claim_path, feed_lease_path, feed_path, parse_feed_id, replica_path, upstream_path
-from wlc.farm.pushes import refuse_absent
 from wlc.farm.registry import ACTIVE, INACTIVE, moved_to, this_host, this_user
-from wlc.farm.tier_settings import change_fanout, change_settings
-from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, unknown_upstream, upstream_object
 from wlc.masters.lookup import resolve
+from wlc.tiers.tier_settings import change_fanout, change_settings
 from wlc.tiers.tree import read_tree
+from wlc.tiers.upstreams import (
+    ORIGIN,
+    Upstream,
+    change_upstream,
+    claims,
+    refuse_absent,
+    unknown_upstream,
+    upstream_object,
+)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.tier_settings import TierSettings
+    from wlc.tiers.tier_settings import TierSettings
 
 _FANOUT_MOST = 10**6
 

@@ -8,29 +8,36 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from wlc.farm.attachment import Attachment, Membership, place_of, register_reader, unregistered_id
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import CONFIG, PUSHES, log_path, replica_path
-from wlc.farm.pushes import refuse_absent
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
-from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
-from wlc.farm.tier_settings import read_settings
-from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
+from wlc.tiers.attachment import Attachment, Membership, place_of, register_reader, unregistered_id
 from wlc.tiers.choice import Exclusion, Node, Reader, choose, penalized, say_every_s, tiers_of
-from wlc.tiers.offer import how_to_begin_anew
-from wlc.tiers.tree import read_tree
+from wlc.tiers.same_past import prove_same_database, prove_same_past, resolved
+from wlc.tiers.tier_settings import read_settings
+from wlc.tiers.tree import how_to_begin_anew, read_tree
+from wlc.tiers.upstreams import (
+    ORIGIN,
+    Claim,
+    find_upstream,
+    read_claim,
+    refuse_absent,
+    release_claim,
+    take_claim,
+    upstreams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from wlc.farm.attachment import Keepalive
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config
     from wlc.farm.registry import Replica
-    from wlc.farm.tier_settings import TierSettings
+    from wlc.tiers.attachment import Keepalive
     from wlc.tiers.choice import Choice
+    from wlc.tiers.tier_settings import TierSettings
     from wlc.tiers.tree import Tree
 
 T = TypeVar("T")

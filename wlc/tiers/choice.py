@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wlc.farm.attachment import Penalty
 from wlc.farm.registry import ACTIVE, INACTIVE, PENDING
-from wlc.farm.tier_settings import DEFAULTS, TierSettings
-from wlc.farm.upstreams import ORIGIN
+from wlc.tiers.attachment import Penalty
+from wlc.tiers.tier_settings import DEFAULTS, TierSettings
+from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,24 +1,94 @@
-"""Objects copied byte for byte from one farm to another, each created exclusively and whole."""
+"""Objects copied byte for byte from one farm to another, each created exclusively and whole.
+
+A limit of bytes per second that several threads share.
+
+What a relay lacks, copied ahead as far as nobody sees it: data files of batches and of snapshots.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import Future
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm.data_files import hash_file
-from wlc.farm.errors import CorruptError, ExpiredError
+from wlc.farm import paths
+from wlc.farm.database import hash_file
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
+from wlc.farm.read_ahead import in_order
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError
+from wlc.farm.store.encrypted import is_encrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from concurrent.futures import ThreadPoolExecutor
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+    from datetime import datetime
 
-    from wlc.farm.model import DataFile
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, DataFile, Manifest
     from wlc.farm.store import Store
-    from wlc.tiers.rate import RunLimit
+
+
+class RateLimit:
+    """Lets threads wait until they may move so many bytes; on average, for each object is moved as fast as it can be.
+
+    Args:
+        bytes_per_s: None for no limit.
+    """
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a limit."""
+        return self._bytes_per_s is not None
+
+    def of_one_run(self) -> RunLimit:
+        """Return this limit for one of the runs that share it."""
+        return RunLimit(self)
+
+    def note(self, size: int) -> float:
+        """Note `size` more bytes, and return the seconds until all that were noted before are over."""
+        if self._bytes_per_s is None:
+            return 0.0
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._free_at)
+            self._free_at = begin + size / self._bytes_per_s
+        return begin - now
+
+
+class RunLimit:
+    """A limit as one run sees it, which can be stopped without stopping others."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self.is_bounded = limit.is_bounded
+        self._limit = limit
+        self._is_stopped = threading.Event()
+
+    def spend(self, size: int) -> None:
+        """Wait until all bytes that were spent before are over, and note `size` more.
+
+        Raises:
+            UnavailableError: The run was stopped, with or without a limit.
+        """
+        if self._is_stopped.wait(self._limit.note(size)):
+            raise UnavailableError("copying was stopped", hint="Run it again: it goes on where it stopped.")
+
+    def stop(self) -> None:
+        """Let no thread wait any longer."""
+        self._is_stopped.set()
+
 
 # Requests under way at once; each waits for a disk or a network.
 REQUESTS = 8
@@ -188,3 +258,265 @@ class Copier:
                 raise CorruptError(
                     message, hint="Keep the one that is right, delete the other.", path=f"{self.source.url}/{path}"
                 ) from error
+
+
+# So many batches and snapshots are copied ahead of the one that is published next.
+_AHEAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the two places hold, listed in an order in which nothing can come between."""
+
+    ticks: Sequence[int]
+    numbers: Sequence[int]
+    held: frozenset[int]
+    held_ticks: Sequence[int]
+
+    @property
+    def begin(self) -> int:
+        """The first batch of the relay's log."""
+        return min(self.held, default=self.numbers[0] if self.numbers else 1)
+
+    @property
+    def end(self) -> int:
+        """The last batch of both logs, 0 without any."""
+        return max((*self.held, *self.numbers), default=0)
+
+    @property
+    def todo(self) -> list[int]:
+        """The batches to be copied."""
+        return [number for number in self.numbers if number >= self.begin and number not in self.held]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBatch:
+    """A batch whose data files are copied, unless it is too young.
+
+    Attributes:
+        staged: What creates its log file.
+        batch: None where the log file cannot be read without a key.
+        sizes: Those of its data files.
+    """
+
+    number: int
+    data: bytes
+    staged: bytes | Path
+    batch: Batch | None
+    chain: str
+    sizes: Sequence[int]
+    is_too_young: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewSnapshot:
+    """A snapshot that the relay lacks; `manifest` is None where it cannot be read without a key."""
+
+    tick: int
+    data: bytes
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSnapshot:
+    """A snapshot whose data files are copied.
+
+    Attributes:
+        staged: What creates its manifest.
+        paths: Those of the data files that the manifest names.
+        sizes: Of its data files.
+    """
+
+    snapshot: NewSnapshot
+    staged: bytes | Path
+    paths: frozenset[str]
+    sizes: Sequence[int]
+
+
+def refuse_unreadable(source: FarmDatabase, latest: datetime | None) -> None:
+    """Refuse what needs the key of an encrypted farm and does not have it, before anybody is told of a new relay.
+
+    Raises:
+        InvalidError: The newest batch or snapshot would have to be read, for --delay or to verify its signature.
+    """
+    if source.keys.encrypts or not (latest is not None or source.keys.verifying):
+        return
+    config = source.config()
+    newest = [(source.logs, paths.log_path(source.name, config.batches - 1))] if config.batches > 1 else []
+    tick = paths.parse_snapshot_folder(config.snapshot)
+    newest += [(source.store, paths.manifest_path(tick))] if tick is not None else []
+    for store, path in newest:
+        with suppress(MissingError):
+            if is_encrypted(store.raw.read(path)):
+                raise _unreadable(source, latest)
+
+
+def _unreadable(source: FarmDatabase, latest: datetime | None) -> InvalidError:
+    what = "no commit time is known for --delay" if latest is not None else "no signature can be verified"
+    return InvalidError(
+        f"{source.url} is encrypted: without the encryption key, {what}",
+        hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
+        path=source.url,
+    )
+
+
+class Unpublished:
+    """Copies data files ahead of the log files and manifests that name them.
+
+    Attributes:
+        logs: Copies data files of batches, and creates log files.
+        store: Copies data files of snapshots, and creates manifests.
+        is_verified: False once something could only be copied unread.
+    """
+
+    logs: Copier
+    store: Copier
+
+    def __init__(
+        self,
+        source: FarmDatabase,
+        target: FarmDatabase,
+        latest: datetime | None,
+        limit: RateLimit,
+        progress: Callable[[int, int, str], None] | None,
+    ) -> None:
+        self.is_verified = True
+        self._source = source
+        self._target = target
+        self._latest = latest
+        self._limit = limit
+        self._progress = progress
+
+    def in_order(self, found: Found, known: int) -> Generator[CopiedBatch | CopiedSnapshot]:
+        """Give batches and snapshots in publishing order, each with its data files copied; to be closed.
+
+        Args:
+            found: What the two places hold.
+            known: The batch that the relay's `wlc.config` expects next.
+        """
+        most = _AHEAD if self._latest is None else 1
+        limit = self._limit.of_one_run()
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as checks,
+            ThreadPoolExecutor(REQUESTS) as files,
+            # A large file of a snapshot does not wait for those of all batches.
+            ThreadPoolExecutor(1) as checks_of_snapshots,
+            ThreadPoolExecutor(REQUESTS) as files_of_snapshots,
+            ThreadPoolExecutor(_AHEAD) as steps,
+        ):
+            self.logs = Copier(self._source.logs, self._target.logs, limit, files, checks)
+            self.store = Copier(self._source.store, self._target.store, limit, files_of_snapshots, checks_of_snapshots)
+            wanted = self._steps(found, known)
+            # Where bytes are few, a snapshot has its turn, so that batches do not wait for those after them.
+            copied = partial(self._copied, found=found, with_snapshots=not limit.is_bounded)
+            try:
+                with closing(in_order(steps, copied, wanted, lambda: most)) as ahead:
+                    for step in ahead:
+                        yield self._copied_snapshot(step) if isinstance(step, NewSnapshot) else step
+            finally:
+                limit.stop()
+                # What is under way ends before what it staged is given up.
+                steps.shutdown()
+                self.logs.close()
+                self.store.close()
+
+    def _steps(self, found: Found, known: int) -> Iterator[int | NewSnapshot]:
+        """Give numbers of batches and new snapshots in publishing order: a snapshot follows its batch."""
+        todo = found.todo
+        # From the batch before the first one that is copied, or that `wlc.config` does not know yet.
+        start = min([number - 1 for number in todo[:1]] + [known])
+        waiting = deque(self._new_snapshots(found))
+        for number in sorted(n for n in {*found.held, *todo} if n >= start):
+            # Without a key nothing says which batch a snapshot follows.
+            while waiting and waiting[0].manifest is not None and waiting[0].manifest.position.batch < number:
+                yield waiting.popleft()
+            yield number
+        yield from waiting
+
+    def _copied(
+        self, step: int | NewSnapshot, *, found: Found, with_snapshots: bool
+    ) -> CopiedBatch | CopiedSnapshot | NewSnapshot:
+        if isinstance(step, NewSnapshot):
+            return self._copied_snapshot(step) if with_snapshots else step
+        return self._held(step) if step in found.held else self._copied_batch(step)
+
+    # Batches ---------------------------------------------------------------------------------------------------------
+
+    def _held(self, number: int) -> CopiedBatch:
+        """Read a batch that the relay has."""
+        data = self._target.logs.raw.read(paths.log_path(self._source.name, number))
+        return CopiedBatch(number, data, data, *self._decoded(number, data), ())
+
+    def _copied_batch(self, number: int) -> CopiedBatch:
+        """Copy the data files of a batch, which nobody sees before its log file is there."""
+        path = paths.log_path(self._source.name, number)
+        try:
+            data = self._source.logs.raw.read(path)
+        except MissingError as error:
+            raise self.logs.pruned(path) from error
+        batch, chain = self._decoded(number, data)
+        if batch is None:
+            sizes = self.logs.copy_folder(paths.data_folder(self._source.name, number), path)
+        elif self._is_too_young(batch.clock):
+            return CopiedBatch(number, data, data, batch, chain, (), is_too_young=True)
+        else:
+            sizes = self.logs.copy_files({file.file.path: file.file for file in batch.files}, path)
+        return CopiedBatch(number, data, self.logs.stage(path, data), batch, chain, sizes)
+
+    def _decoded(self, number: int, data: bytes) -> tuple[Batch | None, str]:
+        if self.is_sealed(data):
+            return None, ""
+        path = paths.log_path(self._source.name, number)
+        return self._source.decoded_batch(number, self._source.logs.opened(path, data))
+
+    def is_sealed(self, data: bytes) -> bool:
+        """Say whether an object is encrypted and there is no key to read it.
+
+        Raises:
+            InvalidError: It would have to be read, for --delay or to verify its signature.
+        """
+        if not is_encrypted(data) or self._source.keys.encrypts:
+            return False
+        if self._latest is not None or self._source.keys.verifying:
+            raise _unreadable(self._source, self._latest)
+        self.is_verified = False
+        return True
+
+    def _is_too_young(self, clock: datetime | None) -> bool:
+        return self._latest is not None and clock is not None and clock > self._latest
+
+    # Snapshots -------------------------------------------------------------------------------------------------------
+
+    def _new_snapshots(self, found: Found) -> Iterator[NewSnapshot]:
+        """Read the snapshots after the relay's newest one, in the order of their ticks."""
+        newest = found.held_ticks[-1] if found.held_ticks else -1
+        for tick in found.ticks:
+            if tick <= newest:
+                continue
+            path = paths.manifest_path(tick)
+            try:
+                data = self._source.store.raw.read(path)
+            except MissingError:
+                continue  # It was pruned while we listed.
+            manifest = None
+            if not self.is_sealed(data):
+                manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
+                if self._is_too_young(manifest.clock) or manifest.position.batch > found.end:
+                    # The log was listed without the batch that it follows: readers of the relay would miss that.
+                    return
+            yield NewSnapshot(tick, data, manifest)
+
+    def _copied_snapshot(self, snapshot: NewSnapshot) -> CopiedSnapshot:
+        """Copy the data files of a snapshot, which nobody sees before its manifest is there."""
+        folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
+        if self._progress:
+            self._progress(0, 1, f"copying snapshot {snapshot.tick}")
+        wanted: dict[str, DataFile | int] = {}
+        if snapshot.manifest is None:
+            sizes = self.store.copy_folder(folder, path)
+        else:
+            wanted = {folder + file.path: file for table in snapshot.manifest.tables for file in table.files}
+            # A run that was killed may have copied most of a large snapshot.
+            held = {entry.path for entry in self._target.store.raw.list(folder)}
+            sizes = self.store.copy_files(wanted, path, held)
+        return CopiedSnapshot(snapshot, self.store.stage(path, snapshot.data), frozenset(wanted), sizes)

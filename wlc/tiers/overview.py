@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.clock import utc_now
 from wlc.farm.human_form import ForPeople
 from wlc.farm.registry import INACTIVE, PENDING, RELAY, STUCK, Transition
-from wlc.farm.upstreams import ORIGIN
 from wlc.masters.lookup import resolve
 from wlc.tiers.choice import NOWHERE, ancestors, is_stuck, tiers_of
 from wlc.tiers.tree import read_tree
+from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from wlc.farm.tier_settings import TierSettings
     from wlc.tiers.choice import Node
+    from wlc.tiers.tier_settings import TierSettings
     from wlc.tiers.tree import Member, Tree
 
 CUT_OFF = "cut off"

@@ -7,21 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.byte_count import parse_rate
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import ForPeople, parse_rate
 from wlc.farm.lease import Lease
-from wlc.farm.pushes import Push, add_push, pushes, remove_push
 from wlc.farm.registry import INACTIVE, known_replicas
-from wlc.farm.same_past import is_same_place
-from wlc.farm.tier_settings import read_settings
-from wlc.farm.upstreams import ORIGIN, find_upstream
 from wlc.masters.lookup import resolve
 from wlc.tiers.choice import Node, Reader, is_class_enough
-from wlc.tiers.offer import Offer
-from wlc.tiers.rate import RateLimit
-from wlc.tiers.relay_round import Shipping
+from wlc.tiers.copying import RateLimit
+from wlc.tiers.relay import Shipping
+from wlc.tiers.same_past import is_same_place
+from wlc.tiers.tier_settings import read_settings
+from wlc.tiers.tree import Offer
+from wlc.tiers.upstreams import ORIGIN, Push, add_push, find_upstream, pushes, remove_push
 
 if TYPE_CHECKING:
     import os
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from wlc.farm.errors import CorruptError
     from wlc.farm.registry import Replica
     from wlc.farm.store import StoredObject
-    from wlc.farm.tier_settings import TierSettings
-    from wlc.tiers.relay_round import Shipped
+    from wlc.tiers.relay import Shipped
+    from wlc.tiers.tier_settings import TierSettings
 
 # Places that are filled at once; each waits for a disk or a network, and one that hangs does not hold up the others.
 _AT_ONCE = 8

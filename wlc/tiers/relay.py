@@ -1,35 +1,402 @@
-"""Copy a farm database to a relay, which serves replicas as the original does."""
+"""Copy a farm database to a relay, which serves replicas as the original does.
+
+One round of copying a farm database byte for byte to another farm, a relay.
+
+Objects are created in the order in which a master publishes them: data files, then the log file or the manifest. So a
+relay that was killed holds whole batches and snapshots only, and the next run copies what is missing between them, too.
+"""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from dataclasses import replace
+import time
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.attachment import attachment_object, place_of
-from wlc.farm.byte_count import parse_rate
+from wlc.farm import paths
 from wlc.farm.clock import parse_age, utc_now
+from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import FarmError, InvalidError
-from wlc.farm.keep_policy import change_policy
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, UnavailableError
+from wlc.farm.human_form import ForPeople, parse_rate
+from wlc.farm.keeping import change_policy
 from wlc.farm.model import Position
-from wlc.farm.same_past import is_same_place
-from wlc.farm.store import MissingError, join_url, open_store
+from wlc.farm.store import AlreadyExistsError, MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
 from wlc.tiers.attaching import read_through
-from wlc.tiers.attachment_options import attachment_of, detach
-from wlc.tiers.copied_ahead import refuse_unreadable
-from wlc.tiers.offer import Offer, as_reader, relay_id
-from wlc.tiers.rate import RateLimit
-from wlc.tiers.relay_round import Shipped, Shipping
+from wlc.tiers.attachment import attachment_object, attachment_of, detach, place_of, register_reader
+from wlc.tiers.copying import CopiedSnapshot, Found, RateLimit, Unpublished, refuse_unreadable
+from wlc.tiers.same_past import is_same_place
+from wlc.tiers.tree import Offer, as_reader, how_to_begin_anew, is_offered, offer_place, relay_id
+from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
-    from wlc.farm.attachment import Attachment, Keepalive, Membership
+    from wlc.farm.model import Config
     from wlc.farm.registry import Replica
+    from wlc.tiers.attachment import Attachment, Keepalive, Membership
+    from wlc.tiers.copying import CopiedBatch
+
+
+# The relay's `wlc.config` follows at least so often.
+_NOTE_EVERY = 32
+# A run that was suspended for this long checks again what it has just created.
+_HALTED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped(ForPeople):
+    """What one round copied, and where the relay stands.
+
+    Attributes:
+        url: The relay's folder of the database.
+        tick: Last tick that the relay holds.
+        batches: Batches copied in this round; `snapshots`, `files` and `bytes` likewise.
+        is_verified: False if the farm is encrypted and there is no key: sizes were compared, and nothing else. None if
+            nothing was copied.
+    """
+
+    url: str
+    tick: int
+    batches: int
+    snapshots: int
+    files: int
+    bytes: int
+    is_verified: bool | None
+
+
+class Shipping:
+    """One round of copying; `now` is what the relay's `wlc.config` is going to say."""
+
+    def __init__(
+        self,
+        source: FarmDatabase,
+        target: FarmDatabase,
+        latest: datetime | None,
+        limit: RateLimit,
+        progress: Callable[[int, int, str], None] | None,
+        offer: Offer,
+        membership: Membership | None = None,
+    ) -> None:
+        # Called before anything is created that others see; raises to end the round.
+        self.before_each: Callable[[], None] = lambda: None
+        self._offer = offer
+        self._membership = membership
+        self._first: int | None = None
+        self._source = source
+        self._target = target
+        self._latest = latest
+        self._progress = progress
+        self._batches = self._snapshots = self._files = self._bytes = 0
+        self._unpublished = Unpublished(source, target, latest, limit, progress)
+        self._is_new = self._has_start = self._is_settled = False
+        self._now = first_config(source.name)
+        # Where the relay's log begins, and the batch that it was to get next when it was listed.
+        self._begin = self._held_before = 1
+        # Positions of snapshots, and chain hashes of batches, by the number of the batch.
+        self._positions: dict[int, Position] = {}
+        self._chains: dict[int, str] = {}
+
+    def run(self, *, registers: bool, serves: bool = True) -> Shipped:
+        """Copy what is missing; safe to repeat, whatever a run before it did last.
+
+        Args:
+            registers: Make the relay known where it reads.
+            serves: As an upstream, too.
+        """
+        wanted = self._source.config()
+        try:
+            self._now = self._target.config()
+        except MissingError:
+            self._is_new = True
+            self._target.store.raw.probe()
+        is_level = self._is_level(wanted)
+        if not is_level:
+            if registers and self._is_new:
+                refuse_unreadable(self._source, self._latest)
+                # Nothing may be pruned while the first copy is made.
+                self._register(None)
+                if serves:
+                    self._serve(is_new=True)
+            self._copy(wanted)
+        if registers:
+            last = self._now.batches - 1
+            position = Position(self._now.history, self._now.tick, last, self._chains.get(last, ""))
+            self._register(position, is_level=is_level)
+            if serves:
+                self._serve(is_new=not is_level or self._offer.is_explicit)
+        counts = self._batches, self._snapshots, self._files, self._bytes
+        return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._unpublished.is_verified)
+
+    def _is_level(self, wanted: Config) -> bool:
+        """Say whether there is nothing to copy, which a constant number of requests finds out."""
+        if self._is_new or self._now != replace(wanted, logs=self._now.logs):
+            return False
+        return not self._source.logs.exists(paths.log_path(self._source.name, wanted.batches))
+
+    # The two places --------------------------------------------------------------------------------------------------
+
+    def _copy(self, wanted: Config) -> None:
+        # What the relay holds was in the farm before, and a snapshot follows its batch.
+        held, held_ticks = frozenset(self._target.batch_numbers()), self._target.snapshot_ticks()
+        ticks = self._source.snapshot_ticks()
+        found = Found(ticks, self._source.batch_numbers(), held, held_ticks)
+        self._first = self._begin = found.begin
+        self._held_before = self._now.batches
+        if held_ticks:
+            # A run that was killed may not have said so.
+            self._now = replace(self._now, snapshot=max(self._now.snapshot, paths.snapshot_folder(held_ticks[-1])))
+        self._refuse_other_past(wanted, found)
+        self._refuse_gap(found)
+        self._copy_in_order(found)
+        self._settle(wanted, found)
+
+    def _refuse_other_past(self, wanted: Config, found: Found) -> None:
+        """Check that the newest that the relay holds is the farm's."""
+        if found.held:
+            last = max(found.held)
+            if not found.numbers or last > found.numbers[-1]:
+                if self._is_relay_behind(found):
+                    raise UnavailableError(
+                        f"{self._source.url} ends with batch {found.numbers[-1]}, the relay goes on to batch {last}",
+                        hint=f"wlc tiers {self._source.url}",
+                        path=self._source.url,
+                    )
+                raise self._other_past(f"ends at tick {wanted.tick}, and the relay goes on to batch {last}")
+            if last in found.numbers and not self._is_same(last):
+                raise self._other_past(f"has another batch {last} than the relay")
+        elif found.held_ticks:
+            tick = found.held_ticks[-1]
+            path = paths.manifest_path(tick)
+            ours = self._target.store.raw.read(path)
+            if tick in found.ticks and ours != self._source.store.raw.read(path):
+                raise self._other_past(f"has another snapshot {tick} than the relay")
+            if not self._unpublished.is_sealed(ours):
+                manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, ours))
+                self._positions[manifest.position.batch] = manifest.position
+                self._now = with_snapshot(self._now, manifest)
+
+    def _is_relay_behind(self, found: Found) -> bool:
+        """Say whether the source is another relay that has not come so far; what the origin loses is lost."""
+        if self._membership is None or self._membership.attachment.upstream == ORIGIN or not found.numbers:
+            return False
+        newest = found.numbers[-1]
+        return newest in found.held and self._is_same(newest)
+
+    def _is_same(self, number: int) -> bool:
+        path = paths.log_path(self._source.name, number)
+        return self._target.logs.raw.read(path) == self._source.logs.raw.read(path)
+
+    def _refuse_gap(self, found: Found) -> None:
+        """Refuse to leave out a batch: the relay's log would have a hole."""
+        todo = found.todo
+        for number in range(found.begin, todo[-1] if todo else 0):
+            if number in found.held or number in found.numbers:
+                continue
+            if number < found.numbers[0]:
+                raise ExpiredError(
+                    f"batch {number} of {self._source.url} was pruned before the relay had copied it",
+                    hint=how_to_begin_anew(self._target.url),
+                    path=self._source.url,
+                )
+            raise GapError(
+                f"batch {number} of {self._source.url} is missing, and the relay does not have it",
+                hint="Put it back, and keep the relay: it may hold the only copy of what is before.",
+                path=self._source.url,
+            )
+
+    def _other_past(self, difference: str) -> CorruptError:
+        return CorruptError(
+            f"{self._source.url} {difference}: it was restored or made anew, or the relay belongs to another one",
+            hint=f"Keep the one that is right. If that is the farm, delete {self._target.url} and ship again.",
+            path=self._source.url,
+        )
+
+    # Copying ---------------------------------------------------------------------------------------------------------
+
+    def _copy_in_order(self, found: Found) -> None:
+        total = len(found.todo)
+        self._has_start = bool(found.held_ticks) or found.begin == 1
+        with closing(self._unpublished.in_order(found, self._now.batches)) as ahead:
+            is_noted = True
+            for copied in ahead:
+                if not is_noted:
+                    self._note()
+                    is_noted = True
+                if isinstance(copied, CopiedSnapshot):
+                    self._create_snapshot(copied)
+                    # What comes after the last step says it, too.
+                    is_noted = False
+                    continue
+                if copied.is_too_young:
+                    return
+                self._refuse_unconnected(copied)
+                if copied.number not in found.held:
+                    self._create_batch(copied, total)
+                self._follow(copied)
+
+    def _refuse_unconnected(self, copied: CopiedBatch) -> None:
+        """Refuse a batch that does not go on where the relay's log or snapshot ends."""
+        batch, number = copied.batch, copied.number
+        if batch is None:
+            return
+        position = self._positions.get(number - 1)
+        follows = batch.history if batch.parent is None else batch.parent.history
+        is_connected = (
+            self._chains.get(number - 1, batch.previous) == batch.previous
+            and (position is None or position.chain in ("", batch.previous))
+            and (position is None or position.history in (batch.history, follows))
+            and (number not in self._positions or self._positions[number].chain in ("", copied.chain))
+        )
+        if not is_connected:
+            raise self._other_past(f"has a batch {number} that does not follow what the relay holds")
+
+    def _create_batch(self, copied: CopiedBatch, total: int) -> None:
+        number = copied.number
+        path = paths.log_path(self._source.name, number)
+        asked = time.time()
+        self.before_each()
+        if not self._reaches(number):
+            raise self._overtaken(f"{self._unpublished.logs.target.url}/{path}")
+        self._is_settled = False
+        self._unpublished.logs.create(path, copied.staged)
+        if time.time() - asked > _HALTED_S and not (self._reaches(number) and self._has_files(copied)):
+            self._target.delete_batch(number)
+            raise self._overtaken(f"{self._unpublished.logs.target.url}/{path}")
+        self._count(copied.sizes, copied.data)
+        self._batches += 1
+        if self._progress:
+            self._progress(self._batches, total, f"copying batch {copied.number}")
+
+    def _overtaken(self, where: str) -> UnavailableError:
+        """Build the error for what others have copied and pruned in the relay while this run was halted."""
+        message = f"{where} was copied by another run and pruned meanwhile"
+        return UnavailableError(message, hint="Run it again: it goes on behind that.", path=where)
+
+    def _reaches(self, number: int) -> bool:
+        """Say whether the relay's log still goes on to a batch: this run may have been halted, and the relay pruned."""
+        logs, name = self._target.logs.raw, self._source.name
+        if number > self._begin:
+            return any(logs.exists(paths.log_path(name, number + by)) for by in (-1, 1))
+        try:
+            return self._target.config().batches <= max(number, self._held_before) or logs.exists(
+                paths.log_path(name, number + 1)
+            )
+        except MissingError:
+            return True
+
+    def _has_files(self, copied: CopiedBatch) -> bool:
+        held = {entry.path for entry in self._target.logs.raw.list(paths.data_folder(self._source.name, copied.number))}
+        if copied.batch is None:
+            return len(held) >= len(copied.sizes)
+        return held.issuperset(file.file.path for file in copied.batch.files)
+
+    def _follow(self, copied: CopiedBatch) -> None:
+        """Note what the relay holds with a batch."""
+        batch, number = copied.batch, copied.number
+        self._chains[number] = copied.chain
+        if batch is None:
+            self._now = replace(self._now, batches=max(number + 1, self._now.batches))
+        elif number >= self._now.batches or (number + 1 == self._now.batches and batch.history == self._now.history):
+            self._now = with_batch(self._now, batch)
+        if number % _NOTE_EVERY == 0:
+            self._note()
+
+    def _count(self, sizes: Sequence[int], data: bytes) -> None:
+        self._files += len(sizes)
+        self._bytes += sum(sizes) + len(data)
+
+    # Snapshots -------------------------------------------------------------------------------------------------------
+
+    def _create_snapshot(self, copied: CopiedSnapshot) -> None:
+        snapshot = copied.snapshot
+        folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
+        if snapshot.manifest is None:
+            self._now = replace(self._now, snapshot=folder.rstrip("/"))
+        else:
+            position = snapshot.manifest.position
+            if position.chain and self._chains.get(position.batch, position.chain) != position.chain:
+                raise self._other_past(f"has a snapshot {snapshot.tick} of another batch {position.batch}")
+            self._positions[position.batch] = position
+            self._now = with_snapshot(self._now, snapshot.manifest)
+        # A run that was halted may have lost the files to a prune.
+        held = {entry.path for entry in self._target.store.raw.list(folder)}
+        if len(held) < len(copied.sizes) or not held.issuperset(copied.paths):
+            raise self._overtaken(f"{self._target.url}/{path}")
+        self._settle_logs()
+        self.before_each()
+        self._unpublished.store.create(path, copied.staged)
+        self._unpublished.store.target.raw.settle(path)
+        self._count(copied.sizes, snapshot.data)
+        self._snapshots += 1
+        self._has_start = True
+
+    # What others see -------------------------------------------------------------------------------------------------
+
+    def _note(self, *, is_final: bool = False) -> None:
+        """Bring the relay's `wlc.config` up to what it holds.
+
+        A new relay gets one when readers can begin with what is there. Without a key, only the farm's own configuration
+        says what is there in the end.
+        """
+        if not is_final and not (self._unpublished.is_verified and self._has_start):
+            return
+        self._settle_logs()
+        if self._is_new:
+            self._is_new = False
+            try:
+                self._target.create_config(self._now)
+                return
+            except AlreadyExistsError:
+                pass  # Another run copies into the same relay.
+        self._now = self._target.change_config(self._merged)
+
+    def _settle_logs(self) -> None:
+        """Let log files be durable before anything that says so, those of a run before this one, too."""
+        if not self._is_settled:
+            self._target.logs.raw.settle(paths.log_path(self._source.name, 1))
+            self._is_settled = True
+
+    def _merged(self, present: Config) -> Config:
+        """Return the configuration that is ahead, with the newest snapshot of both: two runs may copy side by side."""
+        ahead = present if present.batches > self._now.batches else self._now
+        return replace(ahead, snapshot=max(present.snapshot, self._now.snapshot))
+
+    def _settle(self, wanted: Config, found: Found) -> None:
+        """Note what only `wlc.config` says, once everything is there: beat, state and the history's parent."""
+        has_nothing = self._now.batches == 1 and not self._now.snapshot
+        if self._is_new and (found.numbers or found.ticks) and (has_nothing or not self._has_start):
+            if self._latest is None:
+                message = f"{self._source.url} begins with batch {found.begin} and has no snapshot"
+                raise ExpiredError(message, hint="wlc snapshot SOURCE", path=self._source.url)
+            raise UnavailableError(
+                f"nothing of {self._source.url} is old enough to be copied yet",
+                hint="Run it again later, or with a shorter --delay.",
+                path=self._source.url,
+            )
+        is_level = (self._now.batches, self._now.tick) == (
+            wanted.batches,
+            wanted.tick,
+        ) or not self._unpublished.is_verified
+        known = wanted if is_level else replace(self._now, beat_s=wanted.beat_s)
+        self._now = replace(known, logs=self._now.logs, snapshot=self._now.snapshot)
+        self._note(is_final=True)
+
+    def _register(self, position: Position | None, *, is_level: bool = False) -> None:
+        reader = as_reader(self._target, position, self._now.write, self._offer.delay_s)
+        register_reader(self._source, reader, self._membership, is_level=is_level)
+
+    def _serve(self, *, is_new: bool) -> None:
+        """Register as an upstream: if there is something new to say, and where the relay was forgotten."""
+        has_start = (self._now.batches > 1 or bool(self._now.snapshot)) and not self._is_new
+        for registry in self._membership.registries() if self._membership else [self._source]:
+            # With a registry away, it holds what it knew; a directory that is not mounted must not be made anew.
+            with suppress(UnavailableError) if registry.url != self._source.url else nullcontext():
+                if (is_new or not is_offered(registry, self._target)) and registry.store.exists(paths.CONFIG):
+                    offer_place(registry, self._target, self._offer, self._first, has_start=has_start)
 
 
 def ship(

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.model import file_column
-from wlr.ddl import running
 from wlr.engine.calculator import applying, open_scratch
-from wlr.fold.file_rewrite import Piece
-from wlr.fold.parquet_file import write_file
-from wlr.plan.failure import StepError
+from wlr.replay.ddl import running
+from wlr.replay.fold.file_rewrite import Piece, write_file
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from wlc.farm.model import Ddl, Layout, Name
-    from wlr.fold.files import Alteration
+    from wlr.replay.fold.files import Alteration
 
 
 # A statement makes these without a table, so that a table can be altered where nothing else of the schema is.

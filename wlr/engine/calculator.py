@@ -16,8 +16,7 @@ import duckdb
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
-from wlr.plan.failure import DISK_FULL, StepError
-from wlr.plan.memory import MEMORY_HINT, MEMORY_VARIABLE
+from wlr.replay.plan.failure import DISK_FULL, MEMORY_HINT, MEMORY_VARIABLE, StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,9 @@
-"""The contract of replica engines: what every kind of target can do, and facets for what only some kinds can do."""
+"""The contract of replica engines: what every kind of target can do, and facets for what only some kinds can do.
+
+The rows that a replica really holds, as images that DuckDB reads, whatever stores them.
+
+The contract of who does large work for a target: its caller hands it in, since engines know no cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +12,104 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
-from wlr.plan.failure import ContradictionError, StepError
-from wlr.plan.memory import MEMORY_HINT
-from wlr.plan.patterns import matches
+from wlc.farm.model import Digest
+from wlc.farm.typed_names import file_meant
+from wlr.replay.plan.failure import MEMORY_HINT, ContradictionError, StepError
+from wlr.replay.plan.patterns import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
-    from typing import Any
 
     import duckdb
 
-    from wlc.farm.model import DataFile, Ddl, Manifest, Name, SnapshotTable, TableFile
-    from wlr.engine.bulk import Bulk
+    from wlc.farm.model import DataFile, Ddl, Layout, Manifest, Name, SnapshotTable, TableFile
     from wlr.engine.place import Place
     from wlr.engine.quarantine_tables import Quarantined
-    from wlr.engine.scan import Scan, StoredTables
-    from wlr.engine.state import ReplicaState
-    from wlr.plan.failure import Obstacle
-    from wlr.plan.log_steps import Limits
-    from wlr.plan.retention import PrunedTicks
-    from wlr.plan.step import Step
+    from wlr.engine.replica_state import ReplicaState
+    from wlr.replay.fold.files import Executor
+    from wlr.replay.fold.net_changes import FoldsElsewhere
+    from wlr.replay.plan.failure import Obstacle
+    from wlr.replay.plan.log_steps import Limits
+    from wlr.replay.plan.retention import PrunedTicks
+    from wlr.replay.plan.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTables:
+    """The tables of a replica whose rows are in files that never change.
+
+    Attributes:
+        tick: As of which they are.
+        layouts: Of the tables.
+        files: Gives, for as long as it is entered, the local files with all rows of a table as data files hold them;
+            their content is compared with its checksum if the second argument says so.
+    """
+
+    tick: int
+    layouts: Mapping[Name, Layout]
+    files: Callable[[Name, bool], AbstractContextManager[list[Path]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A replica that is open for reading.
+
+    Attributes:
+        connection: Where the queries of `images` run; nothing in it belongs to the replica.
+        state: What the replica remembers.
+        layouts: Of its replicated tables.
+        images: Gives, for as long as it is entered, a query that selects all rows of a table in storage types, under
+            the names that columns have in data files.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    state: ReplicaState
+    layouts: Mapping[Name, Layout]
+    images: Callable[[Name], AbstractContextManager[str]]
+
+    def is_changed(self, name: Name) -> bool:
+        """Say whether a table certainly holds something else than the replay left in it."""
+        told = self.state.digests.get(name)
+        if not isinstance(told, Digest) or name not in self.layouts:
+            return False
+        try:
+            return self.digest(name) != told
+        except UnsupportedError:
+            return False
+
+    def digest(self, name: Name) -> Digest:
+        """Read all rows of a table and return their digest."""
+        # Importing DuckDB takes longer than the rest of this package.
+        from wlc.dialect.duckdb.digest_sql import sum_rows
+
+        with self.images(name) as query:
+            return sum_rows(self.connection, self.layouts[name], f"({query})")
+
+
+class Bulk(Protocol):
+    """Does large work outside of this process."""
+
+    def folding(self, work: Path) -> FoldsElsewhere | None:
+        """Return who folds changes for a database; None if this process does.
+
+        Args:
+            work: Existing folder for the files with net changes.
+        """
+
+    def executor(self, local: Executor, url: str, storage_options: Mapping[str, Any]) -> Executor:
+        """Return who works on the files of a replica.
+
+        Args:
+            local: Does all work in this process; it is closed with the executor that is returned.
+            url: Path or URL of the replica.
+            storage_options: Options of the replica's file system.
+        """
+
 
 # The hint where a place holds nothing but the replica.
 DELETE_PLACE = "Delete the place itself, then: wlc forget DB ID"

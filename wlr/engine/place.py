@@ -12,6 +12,7 @@ from wlc.farm.store import local_path
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 _FILE = "file://"
 
 

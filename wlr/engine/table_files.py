@@ -7,13 +7,12 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from wlc.farm.data_files import hash_file
-from wlc.farm.database import describe_file
+from wlc.farm.database import describe_file, hash_file
 from wlc.farm.errors import CorruptError
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
-from wlr.fold.file_rewrite import Piece
-from wlr.fold.files import FilePart
+from wlr.replay.fold.file_rewrite import Piece
+from wlr.replay.fold.files import FilePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

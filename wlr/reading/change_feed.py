@@ -14,14 +14,12 @@ from wlc.dialect.duckdb import fold
 from wlc.dialect.types import load_sql
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import WEIGHT
-from wlr import log_reader
 from wlr.engine.calculator import connect, reading
-from wlr.plan.stop import Stop
 from wlr.reading import query
-from wlr.reading.contents import contents_at, refuse_broken, tick_at
-from wlr.reading.feed import FeedTransaction, RemovedRows, plan_feed
-from wlr.reading.local_copies import LocalCopies
-from wlr.reading.place import stop_of
+from wlr.reading.place import LocalCopies, stop_of
+from wlr.reading.trace import FeedTransaction, RemovedRows, contents_at, plan_feed, refuse_broken, tick_at
+from wlr.replay import log_reader
+from wlr.replay.plan.bounds import Stop
 
 if TYPE_CHECKING:
     import os
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Layout, Name
-    from wlr.plan.step import Read
-    from wlr.reading.feed import FeedPlan
+    from wlr.reading.trace import FeedPlan
+    from wlr.replay.plan.step import Read
 
 # A batch does not end inside a transaction unless that has more rows than this.
 BATCH_ROWS = 122_880

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import engine, expressions
 from wlc.dialect.sql import literal, quote
-from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import InvalidError
+from wlc.farm.typed_names import alike
 from wlr.engine.calculator import refused
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import WEIGHT, file_column
-from wlr import log_reader
 from wlr.engine.calculator import connect
-from wlr.plan.stop import Stop
 from wlr.reading.change_feed import ChangeFeed, batches_of
-from wlr.reading.contents import tables_at
 from wlr.reading.place import named_table, opened
 from wlr.reading.table import kept
+from wlr.reading.trace import tables_at
+from wlr.replay import log_reader
+from wlr.replay.plan.bounds import Stop
 
 if TYPE_CHECKING:
     import os

@@ -1,24 +1,28 @@
-"""What a reader names: a database of a farm, or a replica."""
+"""What a reader names: a database of a farm, or a replica.
+
+Local copies of a farm's data files, for as long as somebody reads them.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wlc
-from wlc.farm import table_names
+from wlc.farm import typed_names
 from wlc.farm.clock import parse_time
-from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.typed_names import tables_meant
 from wlr.engine.adapters import target_at
-from wlr.plan.stop import Stop
+from wlr.replay.plan.bounds import Stop
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Name
+    from wlc.farm.model import DataFile, Name, TableFile
     from wlr.engine.contract import Target
 
 
@@ -64,12 +68,57 @@ def stop_of(tick: int | None, until: str | datetime | None) -> Stop:
 
 
 def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:
-    """Return the table that a user names: `schema.table`, or `table` in schema main; see `wlc.farm.table_names`.
+    """Return the table that a user names: `schema.table`, or `table` in schema main; see `wlc.farm.typed_names`.
 
     Raises:
         InvalidError: There is no such table; the hint has those that are like it.
     """
     known = list(tables)
-    if (found := table_names.find(wanted, known)) is not None:
+    if (found := typed_names.find(wanted, known)) is not None:
         return found
     raise InvalidError(f"there is no table {wanted} {where}", hint=tables_meant(wanted, known))
+
+
+class LocalCopies:
+    """Local copies of some data files of a farm database; a file of a local farm is read where it is.
+
+    Args:
+        database: The farm database.
+        is_checked: Compare the content of each file with its checksum, which reads all of it. Files of a farm whose
+            signatures are verified are compared in any case.
+        only: Paths of the files to compare, if somebody else compares the others; None for all.
+
+    Attributes:
+        local: Where the files are, by their paths.
+    """
+
+    def __init__(self, database: FarmDatabase, *, is_checked: bool = True, only: Container[str] | None = None) -> None:
+        self._database = database
+        self._is_checked = is_checked or bool(database.keys.verifying)
+        self._only = only
+        self.local: dict[str, str] = {}
+
+    def fetch_log(self, files: Iterable[TableFile]) -> None:
+        """Fetch data files of batches, verified."""
+        for file in files:
+            if file.file.path not in self.local:
+                self.local[file.file.path] = str(self._database.fetch(file, is_checked=self._checks(file.file.path)))
+
+    def fetch_snapshot(self, tick: int | None, files: Iterable[DataFile]) -> None:
+        """Fetch data files of the snapshot at a tick, verified."""
+        wanted = [file for file in files if file.path not in self.local]
+        if not wanted or tick is None:
+            return
+        manifest = self._database.read_manifest(tick)
+        for file in wanted:
+            local = self._database.fetch_snapshot(manifest, file, is_checked=self._checks(file.path))
+            self.local[file.path] = str(local)
+
+    def _checks(self, path: str) -> bool:
+        return self._is_checked and (self._only is None or path in self._only)
+
+    def release(self) -> None:
+        """Release all copies."""
+        for file in self.local.values():
+            self._database.release(Path(file))
+        self.local.clear()

@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.model import WEIGHT, file_column
-from wlr.reading.layouts import mapped_values
+from wlr.reading.trace import mapped_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wlc.farm.model import Column, Layout
-    from wlr.reading.feed import FeedTransaction
-    from wlr.reading.trace import TableContents
+    from wlr.reading.trace import FeedTransaction, TableContents
 
     # Makes a reader's value of a column from the SQL of its stored value: `load_sql`, for a reader of declared types.
     Loads = Callable[[Column, str], str]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql
 from wlc.farm.database import FarmDatabase
@@ -19,9 +19,8 @@ from wlr.engine.calculator import connect, reading
 from wlr.engine.contract import Lake
 from wlr.reading import query
 from wlr.reading.condition import checked_condition, chosen_columns
-from wlr.reading.contents import contents_at, narrowed, refuse_broken
-from wlr.reading.local_copies import LocalCopies
-from wlr.reading.place import named_table, opened, stop_of
+from wlr.reading.place import LocalCopies, named_table, opened, stop_of
+from wlr.reading.trace import contents_at, narrowed, refuse_broken
 
 if TYPE_CHECKING:
     import os
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Layout, Name
     from wlr.engine.contract import Target
-    from wlr.plan.stop import Stop
     from wlr.reading.condition import Condition
+    from wlr.replay.plan.bounds import Stop
 
 _KEEPER = "dbfarm_keeps"
 

@@ -1,21 +1,34 @@
-"""Shows how the service is: metrics in a file, a listener, a heartbeat."""
+"""Shows how the service is: metrics in a file, a listener, a heartbeat.
+
+Tells others how the service is: a command is run when something fails, a URL is asked for while all is well.
+
+Tells systemd how the service is, through the socket that it names in NOTIFY_SOCKET (`man sd_notify`).
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlr.service.hooks import send_heartbeat
+from wlc.farm.errors import FarmError
+from wlr.service.job_states import class_of
 
 if TYPE_CHECKING:
-    from wlr.service.http_server import Listener
-    from wlr.service.job_states import Board
+    from collections.abc import Mapping
+
+    from wlr.service.http_server import Listener, Pages
+    from wlr.service.job_states import Board, WorkStanding
     from wlr.service.metrics import Exposition
-    from wlr.service.pages import Pages
     from wlr.service.settings import ServiceOptions
+
 
 log = logging.getLogger("wlr.service")
 
@@ -114,3 +127,95 @@ class Attendant:
             if why and why != told:
                 log.warning("the heartbeat cannot be sent: %s", why)
             told = why
+
+
+# What the command gets of the service's own environment, which may hold credentials.
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "TMPDIR")
+_HEARTBEAT_LIMIT_S = 10.0
+
+
+def failure_environment(standing: WorkStanding, error: Exception, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the command: a few variables of the service's own, and what failed."""
+    hint = error.hint if isinstance(error, FarmError) else None
+    return {
+        **{name: environment[name] for name in _PASSED_ON if name in environment},
+        "DBFARM_ITEM": standing.item,
+        "DBFARM_WORK": standing.work,
+        "DBFARM_CLASS": class_of(error),
+        "DBFARM_MESSAGE": str(error).replace("\0", ""),
+        "DBFARM_HINT": (hint or "").replace("\0", ""),
+    }
+
+
+def run_on_failure(options: ServiceOptions, standing: WorkStanding, error: Exception) -> None:
+    """Run the owner's command, for a bounded time; that it fails is a log line and nothing else."""
+    limit_s = options.on_failure_limit.total_seconds()
+    try:
+        done = subprocess.run(  # noqa: S603 - the owner's own command, without a shell
+            options.on_failure,
+            env=failure_environment(standing, error, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=limit_s,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        log.warning("on_failure took more than %g s and was ended", limit_s)
+    except (OSError, ValueError) as problem:
+        log.warning("on_failure cannot be run: %s", problem)
+    else:
+        if done.returncode:
+            log.warning("on_failure ended with %d", done.returncode)
+
+
+def send_heartbeat(url: str) -> str:
+    """Ask for a URL; return why that failed, or nothing. The URL is shown nowhere: it is often a secret."""
+    try:
+        with urllib.request.urlopen(url, timeout=_HEARTBEAT_LIMIT_S) as answer:  # noqa: S310 - the file allows http(s)
+            answer.read(1)
+    except urllib.error.HTTPError as error:
+        return f"HTTP {error.code}"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None)
+        return type(reason if isinstance(reason, Exception) else error).__name__
+    return ""
+
+
+READY, STOPPING, WATCHDOG = "READY=1", "STOPPING=1", "WATCHDOG=1"
+
+
+class Notifier:
+    """Sends states to systemd; does nothing where nobody listens."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        # A name that begins with @ is one in the abstract namespace.
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.watchdog_s = _watchdog_s(environment)
+
+    def send(self, *states: str) -> None:
+        """Send states such as READY; that nobody can be reached is no reason to stop."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(1.0)
+                sender.sendto("\n".join(states).encode(), self._address)
+        except OSError:
+            return
+
+    def reloading(self) -> None:
+        """Say that the file is read again; READY ends that."""
+        self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def _watchdog_s(environment: Mapping[str, str]) -> float | None:
+    """Return how often systemd must hear of us, half of what it allows; None if it does not watch this process."""
+    try:
+        wanted = int(environment.get("WATCHDOG_USEC", "0")) / 2_000_000
+        pid = int(environment.get("WATCHDOG_PID", os.getpid()))
+    except ValueError:
+        return None
+    return wanted if wanted > 0 and pid == os.getpid() else None

@@ -1,16 +1,29 @@
-"""What is known of everything that the service does: when it last went well, how far it is, how often it failed."""
+"""What is known of everything that the service does: when it last went well, how far it is, how often it failed.
+
+When scheduled work was last done: remembered on this machine, so that a service that restarts does not repeat it.
+
+Decides when the service does what: pure functions of values and times.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlr.service.schedule import class_of
+from wlc.farm.clock import format_time, read_time
+from wlc.farm.errors import UnavailableError
+from wlc.farm.retry import longer, much_longer
+from wlc.farm.rounds import AWAY
+from wlc.farm.seal.checksum import checksum
+from wlr.care.farm_audit import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +150,108 @@ class Board:
     def failing(self) -> list[WorkStanding]:
         """Return those whose last round failed."""
         return [standing for standing in self.all() if standing.failing_since]
+
+
+# systemd names the folder of a service here.
+STATE_VARIABLE = "STATE_DIRECTORY"
+
+
+def memory_file(config: Path) -> Path:
+    """Return the file that belongs to a file of settings."""
+    folder = os.environ.get(STATE_VARIABLE)
+    base = Path(folder.partition(":")[0]) if folder else cache_folder()
+    return base / f"serve-{checksum(str(config.absolute()).encode())[:24]}.json"
+
+
+class ServiceMemory:
+    """Times by work; a file that is lost or damaged costs one more run of everything."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._times = _read(file)
+
+    def last(self, key: tuple[str, str], now: datetime) -> datetime | None:
+        """Return when a work was last done; None if that is not known.
+
+        A time to come, which a clock that was set back leaves, is replaced by the present: counted from it, the work
+        would not be due for as long as the clock was ahead.
+        """
+        with self._lock:
+            last = self._times.get(" ".join(key))
+        if last is not None and last > now:
+            self.note(key, now)
+            return now
+        return last
+
+    def note(self, key: tuple[str, str], time: datetime) -> None:
+        """Remember that a work was done."""
+        with self._lock:
+            self._times[" ".join(key)] = time
+            content = json.dumps({name: format_time(each) for name, each in self._times.items()})
+            half = self._file.with_suffix(f".{os.getpid()}")
+            try:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                half.write_text(content, encoding="utf-8")
+                half.replace(self._file)
+            except OSError:
+                half.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> dict[str, datetime]:
+    try:
+        content = json.loads(file.read_bytes())
+        return {str(name): read_time(time) for name, time in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+# Labels of metrics are bounded.
+FAILURE_CLASSES = (
+    *("UnavailableError", "FencedError", "ReplayError", "CorruptError", "GapError", "ExpiredError"),
+    *("UnsupportedError", "ExceededError", "InvalidError", "OSError", "Other"),
+)
+
+
+def due_in_s(last: datetime | None, every: timedelta, now: datetime) -> float:
+    """Return in how many seconds something is due again, 0 if it is due now.
+
+    Args:
+        last: When it was done last, None for never; see `ServiceMemory.last` for a time to come.
+        every: How often it is due.
+        now: The present.
+    """
+    if last is None:
+        return 0.0
+    return max((last + every - now).total_seconds(), 0.0)
+
+
+def passes(error: Exception) -> bool:
+    """Say whether an error goes away by itself: a place that is away, a file in use."""
+    return isinstance(error, AWAY)
+
+
+def pause_s(error: Exception, last_s: float, *, is_heavy: bool = False) -> float:
+    """Return how long to wait before something that failed is tried again.
+
+    What passes by itself: 1 s, 2 s, … at most 60 s. Anything else, and what takes long: 1 min, 2 min, … at most 1 h.
+
+    Args:
+        error: Why it failed.
+        last_s: The last such pause, 0 if it did not fail before.
+        is_heavy: It takes long or costs much.
+    """
+    return longer(last_s) if passes(error) and not is_heavy else much_longer(last_s)
+
+
+def is_alarm(error: Exception, failing_since: datetime, now: datetime, patience: timedelta) -> bool:
+    """Say whether a failure wants somebody's attention: one that does not pass does at once, another after a while."""
+    return not passes(error) or now - failing_since >= patience
+
+
+def class_of(error: BaseException) -> str:
+    """Return the class of a failure for a label: one of the error tree, or of the few others."""
+    if isinstance(error, AWAY):
+        return UnavailableError.__name__
+    name = type(error).__name__
+    return name if name in FAILURE_CLASSES else "OSError" if isinstance(error, OSError) else "Other"

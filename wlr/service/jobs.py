@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import wlc
 import wlr
-from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_age
+from wlc.farm.config import BEAT_S
 from wlc.farm.errors import InvalidError
 from wlc.farm.store import join_url
-from wlr.findings import check_audit, check_drill, check_verified
-from wlr.replica_settings import place_read
-from wlr.service import measuring
+from wlr.care.findings import check_audit, check_drill, check_verified
+from wlr.care.replica_settings import place_read
+from wlr.service import metrics
 from wlr.service.job_states import Done, Observed, WorkStanding
 from wlr.service.settings import DatabaseItem, DerivedItem, FeedItem, MasterItem, RelayItem, ReplicaItem
 
@@ -177,7 +177,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
             *(name, FOLLOW, given, follow),
             beat_s=lambda: wlr.beat(item.into, storage_options=place.options),
             reads=reads,
-            observe=partial(measuring.reader, place.url, place.options, item.into),
+            observe=partial(metrics.reader, place.url, place.options, item.into),
             keepalive=keepalive,
         )
     ]
@@ -218,7 +218,7 @@ def _of_feed(name: str, item: FeedItem, farm: ListedFarm | None, _: ServiceSetti
         facts = facts_of(done) if done.records or done.dropped else {}
         return Done(done.tick, done.clock, 0, done.records, done.bytes, facts)
 
-    observe = partial(measuring.reader, place.url, place.options, item.to)
+    observe = partial(metrics.reader, place.url, place.options, item.to)
     return [
         Work(
             *(name, FOLLOW, (item, farm), follow),
@@ -269,7 +269,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
             # The relay knows the beat, and is there when the farm is away.
             beat_s=lambda: wlc.beat(copy(), storage_options=target_options),
             reads=place.url,
-            observe=partial(measuring.reader, place.url, place.options, target),
+            observe=partial(metrics.reader, place.url, place.options, target),
             keepalive=keepalive,
         )
     ]
@@ -295,7 +295,7 @@ def _of_derived(name: str, item: DerivedItem, farm: ListedFarm | None, settings:
         facts = facts_of(done) if done.batches else {}
         return Done(done.tick, done.clock, done.transactions, done.rows, 0, facts)
 
-    observe = partial(measuring.reader, place.url, place.options, target)
+    observe = partial(metrics.reader, place.url, place.options, target)
     return [Work(name, FOLLOW, (item, farm, to), follow, beat_s=place.beat_s, reads=place.url, observe=observe)]
 
 
@@ -312,7 +312,7 @@ def _of_master(name: str, item: MasterItem, farm: ListedFarm | None, _: ServiceS
         wlc.run(item.source, is_stopped=turn.is_stopped, each=each, storage_options=options)
         return Done()
 
-    observe = partial(measuring.master, item.source, options)
+    observe = partial(metrics.master, item.source, options)
     # A round ends only when the service does, or with an error.
     return [Work(name, PUBLISH, (item, farm), publish, beat_s=lambda: 0.0, observe=observe)]
 
@@ -343,7 +343,7 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
         check_drill(done, item.name)
         return Done(facts=facts_of(done))
 
-    observe = partial(measuring.database, place.url, place.options)
+    observe = partial(metrics.database, place.url, place.options)
     works = [Work(name, POLICY, given, partial(_apply_policy, item, place), is_once=True, observe=observe)]
     if item.snapshot_from_log_every:
         works.append(Work(name, SNAPSHOT, given, snapshot, item.snapshot_from_log_every, follows=(POLICY,)))

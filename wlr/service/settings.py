@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wlr.feeding import BYTES_MAX
+from wlr.reading.feeds.rounds import BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,9 @@
-"""Reads `dbfarm.toml`. A wrong line is named with file, line and key, and then nothing of the file counts."""
+"""Reads `dbfarm.toml`. A wrong line is named with file, line and key, and then nothing of the file counts.
+
+Asks those who will use the values of `dbfarm.toml` whether they can, before anything starts; nothing is opened.
+
+In which line of a TOML file a key is: the parser of the standard library does not say.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +13,29 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from wlc.farm.addresses import is_connection_string
-from wlc.farm.beat import typed_beat
-from wlc.farm.byte_count import parse_bytes
 from wlc.farm.clock import parse_age
-from wlc.farm.did_you_mean import alike
+from wlc.farm.config import typed_beat
 from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.human_form import parse_bytes, parse_rate
+from wlc.farm.keeping import KeepPolicy, checked
+from wlc.farm.paths import check_database_name, feed_path
+from wlc.farm.seal.keys import KINDS, read_key_file
+from wlc.farm.store import open_store
 from wlc.farm.store.options import FILES, recalled, refuse_unknown, remembered
-from wlr.service.fitting import KEY_FILES, checks_of, checks_of_farm
+from wlc.farm.typed_names import alike
+from wlc.masters.running import check_run
+from wlr.engine.adapters import target_at
+from wlr.engine.contract import DatabaseFile, Lake, Roles
+from wlr.reading.feeds.adapters import OutputSettings, output_at
+from wlr.reading.feeds.rounds import feed_start
+from wlr.replay.plan.row_filters import row_filters
+from wlr.replay.workers import check_engine
 from wlr.service.settings import (
     DatabaseItem,
     DerivedItem,
@@ -32,13 +48,13 @@ from wlr.service.settings import (
     ServiceOptions,
     ServiceSettings,
 )
-from wlr.service.toml_lines import line_of, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from wlr.service.fitting import Check
+    Check = tuple[str, Callable[[], object]]
+
 
 Reader = Callable[[object, Path], object]
 
@@ -458,3 +474,149 @@ class _Reading:
 def _meant(wanted: str, known: Mapping[str, object]) -> str:
     meant = alike(wanted, known)
     return f"; did you mean {meant[0]}?" if meant else f"; there are {', '.join(known) or 'none'}"
+
+
+# What is read from files that only the service may be allowed to read.
+KEY_FILES = frozenset({"mask_key", *(f"{kind}_key_file" for kind in KINDS)})
+
+
+def checks_of_farm(farm: ListedFarm) -> Iterator[Check]:
+    """Give what can be known of a farm without its being there: where it is, and whether its keys can be read."""
+    yield "url", partial(open_store, farm.url, farm.options)
+    for kind in KINDS:
+        if file := getattr(farm, f"{kind}_key_file"):
+            yield f"{kind}_key_file", partial(read_key_file, Path(file), kind)
+
+
+def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
+    """Give what can be known of an item without any place of it being there."""
+    if isinstance(item, DatabaseItem):
+        yield from _of_database(item)
+    elif isinstance(item, MasterItem):
+        yield "source", partial(check_run, item.source)
+    elif isinstance(item, ReplicaItem):
+        yield from _of_replica(item, farm)
+    elif isinstance(item, FeedItem):
+        yield from _of_feed(item)
+    elif isinstance(item, RelayItem):
+        # Names of farms have no slash.
+        if "/" in item.to:
+            yield "to", partial(open_store, item.to)
+        yield "limit_rate", partial(parse_rate, item.limit_rate or "1M")
+        yield "keep", partial(checked, KeepPolicy(keep=item.keep))
+    else:
+        yield "name", partial(check_database_name, item.name)
+        yield from _of_filters(item)
+
+
+def _of_database(item: DatabaseItem) -> Iterator[Check]:
+    yield "name", partial(check_database_name, item.name)
+    yield "keep", partial(checked, KeepPolicy(keep=item.keep))
+    yield "snapshot_every", partial(checked, KeepPolicy(snapshot_every=item.snapshot_every or None))
+    yield "keep_daily", partial(checked, KeepPolicy(item.keep, keep_daily=item.keep_daily or 0))
+    yield "keep_weekly", partial(checked, KeepPolicy(item.keep, keep_weekly=item.keep_weekly or 0))
+    yield "verify_window", partial(_refuse_alone, item.verify_window, item.verify_every, "verify_every")
+    yield "drill_folder", partial(_refuse_alone, item.drill_folder, item.drill_every, "drill_every")
+
+
+def _of_replica(item: ReplicaItem, farm: ListedFarm | None) -> Iterator[Check]:
+    made = partial(target_at, item.into, farm.options if farm else None)
+    yield "into", made
+    yield "engine", partial(check_engine, item.engine)
+    if item.keep is not None:
+        yield "keep", lambda: Lake.required(made(), "keep").check_keep(item.keep or "")
+    if item.open is not None:
+        yield "open", lambda: Lake.required(made(), "open").check_open_tables(item.open or "")
+    if item.access:
+        yield "access", lambda: Roles.required(made(), "access")
+    if item.adopt:
+        yield "adopt", lambda: DatabaseFile.required(made(), "adopt")
+        yield "swap", partial(_refuse_both, item.swap)
+    if item.swap:
+        yield "swap", lambda: DatabaseFile.required(made(), "swap")
+    if item.prune_every is not None:
+        yield "prune_every", lambda: Lake.required(made(), "prune_every")
+    yield from _of_filters(item)
+
+
+def _of_filters(item: ReplicaItem | DerivedItem) -> Iterator[Check]:
+    yield "where", partial(row_filters, item.where)
+    yield "columns", partial(row_filters, None, item.columns)
+    yield "mask", partial(row_filters, None, None, item.mask)
+    filters = partial(row_filters, item.where, item.columns, item.mask, item.mask_key)
+    yield "mask_key" if item.mask_key else "mask", lambda: _check_key(filters())
+
+
+def _check_key(filters: object) -> None:
+    # It needs DuckDB, which takes long to import.
+    from wlr.replay.filters.images import with_key
+    from wlr.replay.plan.row_filters import RowFilters
+
+    if isinstance(filters, RowFilters):
+        with_key(filters, "")
+
+
+def _of_feed(item: FeedItem) -> Iterator[Check]:
+    yield "to", partial(output_at, item.to, OutputSettings())
+    yield "rotate", partial(output_at, item.to, OutputSettings(item.rotate))
+    yield "transactional", partial(output_at, item.to, OutputSettings(is_transactional=item.transactional))
+    yield "output_options", partial(output_at, item.to, OutputSettings(options=item.output_options))
+    yield "format", lambda: output_at(item.to, OutputSettings()).check_format(item.format)
+    yield "from", partial(feed_start, item.start)
+    if item.name is not None:
+        yield "name", partial(feed_path, item.name)
+    if item.drop:
+        yield "max_bytes", partial(_refuse_alone, item.drop, item.max_bytes, "max_bytes above 0")
+
+
+def _refuse_alone(value: object, needed: object, key: str) -> None:
+    if value and not needed:
+        raise InvalidError(f"is of no use without {key}")
+
+
+def _refuse_both(swap: object) -> None:
+    if swap:
+        raise InvalidError("does not go with adopt: what the owner writes would be lost with the next swap")
+
+
+_HEADER = re.compile(r"\s*\[(?!\[)")
+
+
+def lines_of(text: str) -> dict[tuple[str, ...], int]:
+    """Return the line, from 1 on, of every table and key of a valid TOML file by its path, except arrays of tables."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    statement, began = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        began = began if statement else number
+        statement += f"{line}\n"
+        try:
+            content = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            # It goes on in the next line.
+            continue
+        if _HEADER.match(statement):
+            table = path = _path(content)
+        elif content:
+            path = (*table, *_path(content))
+        else:
+            path = ()
+        for length in range(1, len(path) + 1):
+            found.setdefault(path[:length], began)
+        statement = ""
+    return found
+
+
+def _path(content: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the way to the one value that a statement sets; its own keys, if it is an inline table, too."""
+    path: list[str] = []
+    inner: object = content
+    while isinstance(inner, dict) and len(inner) == 1:
+        ((name, inner),) = inner.items()
+        path.append(name)
+    return tuple(path)
+
+
+def line_of(lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> int:
+    """Return the line of a path, or of the nearest one that leads to it."""
+    return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 1)

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
 from wlc.farm.rounds import rounds
-from wlr.service.hooks import run_on_failure
+from wlr.service.health import run_on_failure
+from wlr.service.job_states import due_in_s, is_alarm, pause_s
 from wlr.service.jobs import works_of
-from wlr.service.schedule import due_in_s, is_alarm, pause_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import timedelta
 
-    from wlr.service.job_states import Board, Done
+    from wlr.service.job_states import Board, Done, ServiceMemory
     from wlr.service.jobs import Work
-    from wlr.service.last_done import ServiceMemory
     from wlr.service.settings import ServiceOptions, ServiceSettings
 
 # Every log line of the service.

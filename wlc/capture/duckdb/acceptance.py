@@ -1,13 +1,19 @@
-"""Schema changes that replicas cannot follow are refused on the master, before they are committed."""
+"""Schema changes that replicas cannot follow are refused on the master, before they are committed.
+
+CHECK constraints and keys of indexes must give the same answer in every session: replicas compute them again.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb import statements
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb import engine, expressions, permitted_ddl
 from wlc.dialect.duckdb.lexer import words
-from wlc.dialect.duckdb.schema import schema_statements
-from wlc.dialect.duckdb.statements import (
+from wlc.dialect.duckdb.permitted_ddl import (
     OutsideStatementError,
     StatementError,
     refuse_hostile,
@@ -16,12 +22,284 @@ from wlc.dialect.duckdb.statements import (
     relations_read,
     understanding,
 )
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.duckdb.settings import held, is_locked, without_row_settings
+from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
     import duckdb
 
-    from wlc.farm.model import Ddl, Name
+    from wlc.farm.model import Ddl, Settings
+
+
+# Zones that differ in the hour, in the minute and in the day of most moments.
+_ZONES = ("Etc/GMT+12", "Pacific/Kiritimati", "Asia/Kathmandu")
+# A text of a zoned time that names its zone means the same everywhere.
+_WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
+# They look at a value and do not compute with it.
+_LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
+_IN_ZONE = "it computes with a time with time zone, which depends on the setting TimeZone"
+_UNTRIED = "it may compute with a time with time zone, and other zones cannot be tried while lock_configuration is set"
+_ZONED = re.compile(r"TIMESTAMPTZ|TIMETZ|WITH TIME ZONE", re.IGNORECASE)
+_NOT_ALONE = "{} does not depend on the row alone"
+# They end the statement, in every session.
+_WITHOUT_ANSWER = frozenset({"error"})
+_MACROS = """
+    SELECT lower(function_name), macro_definition, parameters FROM duckdb_functions()
+    WHERE NOT internal AND database_name IN ($1, 'temp') AND function_type = 'macro'
+"""
+_RULES = """
+    SELECT schema_name, table_name, 'CHECK', expression FROM duckdb_constraints()
+    WHERE database_name = $1 AND schema_name <> 'wlc' AND constraint_type = 'CHECK'
+    UNION ALL
+    SELECT schema_name, table_name, if(is_unique, 'UNIQUE INDEX', 'INDEX'), unnest(CAST(expressions AS VARCHAR[]))
+    FROM duckdb_indexes() WHERE database_name = $1 AND schema_name <> 'wlc' AND sql <> ''
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """An expression that DuckDB computes for every row that is written: a CHECK constraint, or a key of an index.
+
+    Attributes:
+        kind: CHECK, UNIQUE INDEX or INDEX.
+    """
+
+    table: Name
+    kind: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A macro of the user's; `parameters` are in lower case."""
+
+    definition: str
+    parameters: frozenset[str]
+
+
+def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[RowRule]:
+    """Read the rules of all tables; keys of indexes that are columns are left out."""
+    rows = connection.execute(_RULES, [catalog]).fetchall()
+    return frozenset(
+        RowRule(Name(schema, table), kind, expression)
+        for schema, table, kind, expression in rows
+        if kind == "CHECK" or not duckdb_catalog.PLAIN_COLUMN.fullmatch(expression)
+    )
+
+
+def refuse_unstable(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    rules: Iterable[RowRule],
+) -> None:
+    """Refuse rules that may give another answer elsewhere.
+
+    Args:
+        connection: Sees the tables.
+        catalog: Name of the database.
+        rules: Of these tables. A key of an index that is not unique cannot keep a row out.
+
+    Raises:
+        UnsupportedError: A rule depends on the time, on chance or on settings of the session, or may do so.
+    """
+    decisive = sorted((r for r in rules if r.kind != "INDEX"), key=lambda rule: (rule.table, rule.expression))
+    macros = macros_of(connection, catalog) if decisive else {}
+    for rule in decisive:
+        for cause in causes(connection, catalog, rule, macros):
+            raise _refusal(rule, cause)
+    if decisive and is_locked(connection):
+        for rule in (rule for rule in decisive if _may_make_zoned(connection, catalog, rule, macros)):
+            raise _refusal(rule, _UNTRIED)
+    else:
+        for rule in _differing_by_zone(connection, catalog, decisive):
+            raise _refusal(rule, _IN_ZONE)
+
+
+def _refusal(rule: RowRule, cause: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer on a"
+        f" replica, because {cause}",
+        hint="leave it out, or compute with values that name their time zone",
+    )
+
+
+def refuse_unlike(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    rules: Collection[RowRule],
+    written: Mapping[Name, Collection[str]],
+    changed: Settings,
+) -> None:
+    """Refuse rows that a replica would refuse, because it has DuckDB's default settings.
+
+    Args:
+        connection: Sees the rows.
+        catalog: Name of the database.
+        rules: Of the tables that were written.
+        written: Conditions on these tables; one of them holds for each row that was written.
+        changed: Settings that were in force meanwhile, where they are not DuckDB's default.
+
+    Raises:
+        UnsupportedError: There is such a row.
+    """
+    if not changed:
+        return
+    with without_row_settings(connection):
+        for rule in rules:
+            if any(_count_refused(connection, catalog, rule, condition) for condition in written[rule.table]):
+                named = ", ".join(f"{name} = {value!r}" for name, value in changed)
+                raise UnsupportedError(
+                    f"{rule.kind} ({rule.expression}) of table {rule.table} takes a row only with {named};"
+                    " replicas have DuckDB's default settings, and would refuse it",
+                    hint=f"RESET {changed[0][0]}",
+                )
+
+
+def refuse_present_checks(connection: duckdb.DuckDBPyConnection, catalog: str, rules: Iterable[RowRule]) -> None:
+    """Refuse tables with rows that a replica would refuse.
+
+    Raises:
+        UnsupportedError: There are such rows.
+    """
+    with without_row_settings(connection):
+        for rule in rules:
+            if count := _count_refused(connection, catalog, rule):
+                raise UnsupportedError(
+                    f"table {rule.table} has {count} rows that do not fulfil its {rule.kind} ({rule.expression}) with"
+                    " DuckDB's default settings, so that replicas would refuse them",
+                    hint="change the rows, or the constraint",
+                )
+
+
+def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, written: str = "true") -> int:
+    # An error would end the transaction.
+    accepted = f"CASE WHEN ({rule.expression}) THEN 1 WHEN ({rule.expression}) IS NULL THEN 1 ELSE 0 END"
+    is_taken = f"TRY({accepted}) = 1" if rule.kind == "CHECK" else f"TRY(hash({rule.expression})) IS NOT NULL"
+    is_refused = f"coalesce({is_taken}, false) = false"
+    query = f"SELECT count(*) FROM {quote(catalog)}.{rule.table.sql} WHERE {written} AND {is_refused}"
+    return int(connection.execute(query).fetchall()[0][0])
+
+
+def causes(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
+) -> Iterator[str]:
+    """Say what makes a rule depend on more than the row, as far as names and types show it.
+
+    Args:
+        connection: Sees the table.
+        catalog: Name of the database.
+        rule: Of the table.
+        macros: That the rule may call, by lower-case name.
+    """
+    for written in sorted(set(_written(connection, catalog, rule, macros))):
+        if expressions.varies(written.name, written.count) and written.name not in _WITHOUT_ANSWER:
+            yield _NOT_ALONE.format(written.text)
+    bound = _bound(connection, catalog, rule)
+    if bound is None:
+        yield "it cannot be analysed"
+        return
+    for call in expressions.bound_calls(bound):
+        if not call.meant:
+            yield f"{call.name}() is no function of DuckDB's own"
+        elif not call.is_consistent_in_zone and call.name not in _WITHOUT_ANSWER:
+            yield _NOT_ALONE.format(f"{call.name}()")
+        elif call.name in engine.ORDERED_BY_SETTINGS:
+            yield f"{call.name}() depends on default_order and default_null_order"
+        elif call.depends_on_zone:
+            yield _IN_ZONE
+    if any(_computes_in_zone(node) for node in expressions.nodes(bound)):
+        yield _IN_ZONE
+
+
+def macros_of(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, list[Macro]]:
+    """Return the macros of a database, by lower-case name."""
+    found: dict[str, list[Macro]] = {}
+    for name, definition, parameters in connection.execute(_MACROS, [catalog]).fetchall():
+        found.setdefault(name, []).append(Macro(definition, frozenset(map(str.lower, parameters))))
+    return found
+
+
+def _written(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
+) -> Iterator[expressions.WrittenCall]:
+    """Yield the calls in a rule as it is written, and in the macros that it calls.
+
+    Where a call is an argument and no column decides about it, DuckDB's bound expression has only its value.
+    """
+    described = connection.execute(f"DESCRIBE {quote(catalog)}.{rule.table.sql}").fetchall()
+    columns = frozenset(str(name).lower() for name, *_ in described)
+    pending, known = list(expressions.calls_in(connection, rule.expression, columns)), set[str]()
+    while pending:
+        call = pending.pop()
+        yield call
+        if call.name not in known:
+            known.add(call.name)
+            for macro in macros.get(call.name, ()):
+                pending += expressions.calls_in(connection, macro.definition, columns | macro.parameters)
+
+
+def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Any:
+    """The expression as DuckDB has resolved its names and types; None if it says nothing."""
+    query = literal(f"SELECT {rule.expression} FROM {quote(catalog)}.{rule.table.sql}")
+    plan = connection.execute(f"SELECT json_serialize_plan({query}, optimize := false)").fetchall()[0][0]
+    found = json.loads(plan)
+    return None if found["error"] else found["plans"][0]["expressions"]
+
+
+def _differing_by_zone(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rules: Collection[RowRule]
+) -> Iterator[RowRule]:
+    """Yield rules with a part that no column decides about, but the setting TimeZone does.
+
+    DuckDB puts the value of such a part in its place, so that nothing else shows it.
+    """
+    if not rules:
+        return
+    found = []
+    with held(connection, {"TimeZone": _ZONES[0]}):
+        for zone in _ZONES:
+            connection.execute(f"SET SESSION TimeZone = {literal(zone)}")
+            found.append([_bound(connection, catalog, rule) for rule in rules])
+    yield from (rule for rule, one, *others in zip(rules, *found, strict=True) if any(other != one for other in others))
+
+
+def _may_make_zoned(
+    connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
+) -> bool:
+    """Whether a time with time zone may come from elsewhere than a column."""
+    calls = set(_written(connection, catalog, rule, macros))
+    texts = [rule.expression, *(macro.definition for call in calls for macro in macros.get(call.name, ()))]
+    return any(_ZONED.search(text) for text in texts) or any(
+        engine.is_zoned([overload.returned]) and not engine.is_zoned(overload.parameters)
+        for call in calls
+        for overload in engine.computing(call.name)
+    )
+
+
+def _computes_in_zone(node: dict[str, Any]) -> bool:
+    children = node.get("children") if "expression_class" in node else None
+    if not isinstance(children, list) or not children:
+        return False
+    types = [_type_of(child) for child in children] + [_type_of(node)]
+    return engine.is_zoned(types) and not _is_certain(node, children, types)
+
+
+def _is_certain(tree: dict[str, Any], children: list[dict[str, Any]], types: list[str]) -> bool:
+    kind = str(tree.get("type", ""))
+    if kind == "OPERATOR_CAST":
+        text = str(children[0].get("value", {}).get("value", ""))
+        return types[0] == types[-1] or _WITH_ZONE.search(text) is not None
+    return _LOOKS.fullmatch(kind) is not None and len(set(types[:-1])) == 1
+
+
+def _type_of(node: dict[str, Any]) -> str:
+    return json.dumps(node.get("return_type") or node.get("value", {}).get("type"))
+
 
 _INSIDE = "create it with TEMP, or in another database that is attached; docs/security.md says what replicas may read"
 
@@ -33,7 +311,7 @@ def refuse_hiding(text: str) -> None:
         UnsupportedError: It does.
     """
     try:
-        statements.refuse_hiding(text)
+        permitted_ddl.refuse_hiding(text)
     except StatementError as error:
         raise UnsupportedError(f"the statement cannot be captured: {error}", hint="choose another name") from error
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import checks, journal
+from wlc.capture.duckdb import acceptance, journal
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.capture.duckdb.prepared import PreparedStatements
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.lexer import words
 from wlc.dialect.sql import quote
-from wlc.farm import table_names
+from wlc.farm import typed_names
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Layout, Name
 
@@ -39,7 +39,7 @@ class SeenCatalog:
     generation: int
     by_name: dict[Name, CapturedTable]
     has_sequences: bool
-    rules: frozenset[checks.RowRule]
+    rules: frozenset[acceptance.RowRule]
     refers: dict[int, bool]
 
 
@@ -71,7 +71,7 @@ class CapturedTables:
     relations: frozenset[str] = frozenset()
     has_sequences: bool = False
     triggers: tuple[tuple[str, frozenset[str]], ...] = ()
-    rules: frozenset[checks.RowRule] = frozenset()
+    rules: frozenset[acceptance.RowRule] = frozenset()
     row_settings: Settings | None = None
     prepared: PreparedStatements = field(init=False)
     journals: dict[int, str | None] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class CapturedTables:
             ).fetchall()[0][0]
         )
         self._read_triggers()
-        self.rules = checks.read_rules(self.connection, self.catalog)
+        self.rules = acceptance.read_rules(self.connection, self.catalog)
         self.forget_names()
         self._macros = None
 
@@ -240,7 +240,7 @@ class CapturedTables:
         found = json.loads(plan)
         while found[0]["children"]:
             found = found[0]["children"]
-        meant = table_names.parts(found[0]["extra_info"].get("Table", ""))
+        meant = typed_names.parts(found[0]["extra_info"].get("Table", ""))
         return next((t for t in matching if (self.catalog, t.name.schema, t.name.name) == meant), None)
 
     def _unique_keys(self, present: dict[Name, Layout]) -> dict[Name, tuple[tuple[str, ...], ...] | None]:

@@ -1,19 +1,28 @@
-"""A drop-in for DuckDB's connection that captures what every committed transaction changed."""
+"""A drop-in for DuckDB's connection that captures what every committed transaction changed.
+
+One call at a time on a connection: the call of another thread is refused, as DuckDB refuses it.
+
+Methods of DuckDB's connection that ours hands on as they are. `Connection` itself defines those that it captures.
+
+A method that writes rows must be captured. So there is no general way to the raw connection: each method is in a list
+here or defined by `Connection`, and a test compares both with what DuckDB has.
+
+DuckDB's appender with captured flushes. DuckDB's own writes when it is flushed, and never before.
+"""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import locking, methods
-from wlc.capture.duckdb.analysis import UNKNOWN
-from wlc.capture.duckdb.appender import CapturedAppender
-from wlc.capture.duckdb.effects import (
+from wlc.capture.duckdb import for_update
+from wlc.capture.duckdb.analysis import (
+    UNKNOWN,
     AppendEffect,
     BeginEffect,
     CommitEffect,
@@ -24,7 +33,6 @@ from wlc.capture.duckdb.effects import (
     SessionEffect,
     UnknownEffect,
 )
-from wlc.capture.duckdb.exclusive import exclusive
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import Shared, close_shared
@@ -33,6 +41,174 @@ from wlc.farm.errors import FencedError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+
+_Method = TypeVar("_Method", bound="Callable[..., Any]")
+
+
+def exclusive(method: _Method) -> _Method:
+    """Make a method of a connection refuse to run while another thread runs one.
+
+    Capture of a statement takes several calls of DuckDB. A call in between them would write without capture.
+    """
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._busy.acquire(blocking=False):
+            raise duckdb.ResourceInUseException(
+                "Resource In Use Error: connection is busy with another call; it refuses instead of waiting, so use a"
+                " separate connection from cursor()"
+            )
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self._busy.release()
+
+    return cast("_Method", call)
+
+
+# They fetch the last result. `_settled` puts it back on the raw connection first.
+_RESULTS = (
+    "df",
+    "fetchdf",
+    "fetch_df",
+    "fetch_df_chunk",
+    "fetchnumpy",
+    "torch",
+    "tf",
+    "to_arrow_table",
+    "to_arrow_reader",
+    "complete",
+    "abort",
+    "_result_as_arrow",
+)
+# They write no rows: they read the catalog, bind or parse, register what statements may read, or make types.
+_PASSED_ON = (
+    "_bind",
+    "_catalog_version",
+    "_check_text",
+    "_name_scope",
+    "_own_sources",
+    "_register_arrow_source",
+    "_register_collection",
+    "_register_declared",
+    "_register_filelike",
+    "_register_map",
+    "_register_source",
+    "_register_values",
+    "_statement_count",
+    "_table_kind",
+    "array_type",
+    "checkpoint",
+    "create_function",
+    "decimal_type",
+    "disable_profiling",
+    "dtype",
+    "enable_profiling",
+    "enum_type",
+    "extract_statements",
+    "filesystem_is_registered",
+    "get_profiling_information",
+    "get_table_names",
+    "install_extension",
+    "interrupt",
+    "list_filesystems",
+    "list_type",
+    "load_extension",
+    "map_type",
+    "query_progress",
+    "register",
+    "register_filesystem",
+    "remove_function",
+    "row_type",
+    "sqltype",
+    "string_type",
+    "struct_type",
+    "type",
+    "union_type",
+    "unregister",
+    "unregister_filesystem",
+)
+
+
+def install(connection: type) -> None:
+    """Give a class all these methods, and those that make relations, unless it defines them itself."""
+    for name in _RESULTS:
+        setattr(connection, name, _result_method(name))
+    for name in _PASSED_ON:
+        setattr(connection, name, _passed_on_method(name))
+    for name in _relation.CONNECTION_METHODS:
+        if not hasattr(connection, name):
+            setattr(connection, name, _relation_method(name))
+
+
+def _relation_method(name: str) -> Any:
+    # A relation runs its statement by `_submit` of the connection that it was made with: ours.
+    method = _relation.CONNECTION_METHODS[name]
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    return _named(call, name)
+
+
+def _result_method(name: str) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._settled(), name)(*args, **kwargs)
+
+    return _named(call, name)
+
+
+def _passed_on_method(name: str) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        returned = getattr(self._raw, name)(*args, **kwargs)
+        # Some return the raw connection, for chained calls. What it runs would not be captured.
+        return self if isinstance(returned, duckdb.DuckDBPyConnection) else returned
+
+    return _named(call, name)
+
+
+def _named(call: Any, name: str) -> Any:
+    call.__name__, call.__doc__ = name, getattr(getattr(duckdb.DuckDBPyConnection, name, None), "__doc__", None)
+    return call
+
+
+class CapturedAppender:
+    """DuckDB's appender with captured flushes.
+
+    Args:
+        raw: DuckDB's appender.
+        capture: Runs a call that writes, captured.
+    """
+
+    def __init__(self, raw: Any, capture: Callable[[Callable[[], None]], object]) -> None:
+        self._raw, self._capture = raw, capture
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.flush()
+        else:
+            self.clear()
+
+    def append_row(self, *args: Any, **kwargs: Any) -> Any:
+        """Buffer one row."""
+        return self._raw.append_row(*args, **kwargs)
+
+    def append_rows(self, *args: Any, **kwargs: Any) -> Any:
+        """Buffer rows."""
+        return self._raw.append_rows(*args, **kwargs)
+
+    def clear(self) -> None:
+        """Forget the buffered rows."""
+        self._raw.clear()
+
+    def flush(self) -> None:
+        """Write the buffered rows, captured."""
+        self._capture(self._raw.flush)
+
 
 _SPLIT_MOST = 1000
 
@@ -121,7 +297,7 @@ class Connection:
 
     def sql(self, query: Any, *, alias: str = "", params: Any = None) -> Any:
         """Run SQL; a query becomes a relation. See DuckDB's `sql`."""
-        if isinstance(query, str) and self._shared.site is not None and locking.locks(query):
+        if isinstance(query, str) and self._shared.site is not None and for_update.locks(query):
             raise InvalidError(
                 "a relation, which runs later and as often as it is used, cannot have FOR UPDATE or FOR SHARE",
                 hint="connection.execute(…).fetchall() reads the rows once",
@@ -168,7 +344,7 @@ class Connection:
             # Of a master that is no site, DuckDB refuses FOR UPDATE as ever.
             if self._shared.state is None or self._shared.state.site is None:
                 raise
-            found = locking.statements(script, self._raw.extract_statements, _kind)
+            found = for_update.statements(script, self._raw.extract_statements, _kind)
             if found is None:
                 raise
             return found
@@ -360,7 +536,7 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
     return failure
 
 
-methods.install(Connection)
+install(Connection)
 
 
 def _kind(statement: duckdb.Statement) -> str:

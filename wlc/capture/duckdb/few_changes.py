@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wlc.capture.duckdb import by_key, superset
-from wlc.capture.duckdb.effects import AppendEffect
+from wlc.capture.duckdb import superset
+from wlc.capture.duckdb.analysis import AppendEffect
 from wlc.capture.duckdb.few_rows import FewRows, journal_sql, texts
 from wlc.capture.duckdb.outcome import StatementOutcome, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wlc.capture.duckdb.analysis import Effect, TouchEffect
     from wlc.capture.duckdb.captured_tables import CapturedTables
-    from wlc.capture.duckdb.effects import Effect, TouchEffect
     from wlc.capture.duckdb.images import Images
 
 _LONGEST = 2000
@@ -26,7 +26,7 @@ def find(tables: CapturedTables, effect: TouchEffect, images: Images, values: An
         images.few = FewRows(tables, table)
     if images.few is None or images.has_local or tables.triggers:
         return False
-    if not by_key.is_row_wise(effect) or not superset.pins_key(effect, table):
+    if not superset.is_row_wise(effect) or not superset.pins_key(effect, table):
         return False
     return images.few.look(effect, values)
 

@@ -14,17 +14,17 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wlc.capture.duckdb import by_key, superset
-from wlc.capture.duckdb.by_key import FEW
+from wlc.capture.duckdb import superset
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.capture.duckdb.prepared import is_plain_type
+from wlc.capture.duckdb.superset import FEW
 from wlc.dialect.types import storage_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from wlc.capture.duckdb.analysis import TouchEffect
     from wlc.capture.duckdb.captured_tables import CapturedTables
-    from wlc.capture.duckdb.effects import TouchEffect
     from wlc.capture.duckdb.journal import CapturedTable
 
 _Row = tuple[Any, ...]
@@ -122,7 +122,7 @@ def texts(table: CapturedTable, values: list[str]) -> list[str]:
 def _query(effect: TouchEffect, table: CapturedTable) -> str | None:
     values = texts(table, table.values)
     if not effect.deletes:
-        assigned = by_key.assigned(effect, table)
+        assigned = superset.assigned(effect, table)
         if assigned is None:
             return None
         # If a value cannot be computed, the statement itself will say so.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.capture.duckdb import packed
-from wlc.capture.duckdb.by_key import FEW
 from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.capture.duckdb.superset import FEW
 from wlc.dialect.sql import literal
 from wlc.dialect.types import DigestText, parse, storage_type
 from wlc.farm.errors import UnsupportedError

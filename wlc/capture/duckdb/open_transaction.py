@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, conflicts, ddl_effects, digests, few_changes, journal, superset
-from wlc.capture.duckdb.effects import (
+from wlc.capture.duckdb import acceptance, conflicts, digests, few_changes, journal, schema_change, superset
+from wlc.capture.duckdb.analysis import (
     AppendEffect,
     Effect,
     MergeEffect,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.packed import Packing
     from wlc.capture.duckdb.shared import Shared
-    from wlc.capture.duckdb.sites.commits import TrackedReads
     from wlc.farm.model import Layout, Origin, Settings
+    from wlc.multi_master.duckdb.commits import TrackedReads
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class OpenTransaction:
     # The name under which others know a table that the transaction has altered; None for a table that it has created.
     _known_as: dict[Name, Name | None] = field(default_factory=dict)
     _has_macros: bool = False
-    _before_schema: ddl_effects.Objects | None = None
+    _before_schema: schema_change.Objects | None = None
     _has_looked: bool = False
 
     # Around a statement ---------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class OpenTransaction:
                 return [self._whole(table) for table in self.tables.named(effect.names)]
             case SchemaEffect():
                 self._seal(effect.names)
-                self._before_schema = ddl_effects.objects(self.connection, self.tables.catalog)
+                self._before_schema = schema_change.objects(self.connection, self.tables.catalog)
                 if effect.loads:
                     named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
                     return [self._whole(table) for table in named]
@@ -230,7 +230,7 @@ class OpenTransaction:
         rules = {rule for rule in self.tables.rules if rule.table in written}
         if rules:
             self.note_row_settings()
-            checks.refuse_unlike(self.connection, self.tables.catalog, rules, written, self.row_settings)
+            acceptance.refuse_unlike(self.connection, self.tables.catalog, rules, written, self.row_settings)
 
     def note_row_settings(self) -> None:
         """Note the settings that have decided so far which rows were accepted."""
@@ -396,7 +396,7 @@ class OpenTransaction:
 
     def _after_schema(self, effect: SchemaEffect, text: str) -> None:
         before = self._before_schema
-        after = ddl_effects.objects(self.connection, self.tables.catalog)
+        after = schema_change.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
         self.tables.forget_macros()
         if before is None or before == after:
@@ -408,7 +408,7 @@ class OpenTransaction:
             self.tick = self.shared.new_tick()
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
         known = {name: table.layout for name, table in self.tables.by_name.items()}
-        change = difference(ddl_effects.effects(before, after, known, layouts))
+        change = difference(schema_change.effects(before, after, known, layouts))
         self._forget(change.dropped_tables)
         self._known_as |= {name: self._known_as.get(old, old) for name, old in change.altered_tables.items()}
         self._known_as |= dict.fromkeys(change.created_tables)
@@ -429,7 +429,7 @@ class OpenTransaction:
             old = None if effect.rewrites else old_layouts.get(ddl.object)
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append(told)
-        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules)
+        acceptance.refuse_unstable(self.connection, self.tables.catalog, new_rules)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])
         for name in change.altered_tables:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.capture.duckdb import journal, unpublished
+from wlc.capture.duckdb.home import Doubt
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
-from wlc.capture.duckdb.other_writers import Doubt
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.schema import schema_statements

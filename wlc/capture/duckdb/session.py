@@ -1,4 +1,7 @@
-"""What one connection captures: statements and calls that may write, in the open transaction or one of their own."""
+"""What one connection captures: statements and calls that may write, in the open transaction or one of their own.
+
+IMPORT DATABASE into a master: an export of a master holds the journal, which is not what its user wants back.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, few_changes, imports, independent_insert, journal, locking
-from wlc.capture.duckdb.analysis import MAY_CREATE, SEQUENCE_MOVERS, analyse, detached
+from wlc.capture.duckdb import acceptance, few_changes, for_update, independent_insert, journal
+from wlc.capture.duckdb.analysis import (
+    MAY_CREATE,
+    SEQUENCE_MOVERS,
+    Effect,
+    SchemaEffect,
+    UnknownEffect,
+    analyse,
+    detached,
+)
 from wlc.capture.duckdb.captured_tables import CapturedTables
-from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, counted, submit
 from wlc.capture.duckdb.small_change import SmallChanges
 from wlc.capture.duckdb.uncaptured import refuse_changed
-from wlc.dialect.duckdb.lexer import tokens, words
+from wlc.dialect.duckdb.lexer import Token, tokens, words
 from wlc.dialect.duckdb.settings import names_row_setting
+from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import UnsupportedError
 
@@ -28,6 +39,59 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.images import Images
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.shared import Shared
+
+
+_JOURNAL = "wlc"
+
+
+def import_statements(connection: duckdb.DuckDBPyConnection, text: str) -> list[str]:
+    """Return what to run for a statement: itself, or the script of an export without the parts of the schema `wlc`.
+
+    Args:
+        connection: Reads the export, which may lie in a bucket.
+        text: Any statement.
+    """
+    parts = tokens(text)
+    folder = next((token.name for token in parts if token.is_string), None)
+    if parts[0].word != "IMPORT" or folder is None:
+        return [text]
+    try:
+        found = [list(_read(connection, folder, file)) for file in ("schema.sql", "load.sql")]
+    except duckdb.Error:
+        # DuckDB reports what is wrong with the export.
+        return [text]
+    kept = [statement for script in found for statement in script if not _is_of_journal(tokens(statement))]
+    if len(kept) == sum(map(len, found)):
+        return [text]
+    return [_from_folder(statement, folder) for statement in kept]
+
+
+def _read(connection: duckdb.DuckDBPyConnection, folder: str, file: str) -> Iterator[str]:
+    ((script,),) = connection.execute("SELECT content FROM read_text(?)", [f"{folder}/{file}"]).fetchall()
+    return (statement.query for statement in connection.extract_statements(script))
+
+
+def _is_of_journal(parts: list[Token]) -> bool:
+    """Say whether a statement of an export makes the schema or one of its tables, or fills one."""
+    match [token.word or token.text for token in parts[:5]]:
+        case ["CREATE", "SCHEMA", *_]:
+            return parts[2].name.lower() == _JOURNAL
+        case ["CREATE", "TABLE", _, ".", *_]:
+            return parts[2].name.lower() == _JOURNAL
+        case ["COPY", _, ".", *_]:
+            return parts[1].name.lower() == _JOURNAL
+    return False
+
+
+def _from_folder(statement: str, folder: str) -> str:
+    """Return a COPY that reads from the folder of the export, wherever that was written; anything else as it is."""
+    parts = tokens(statement)
+    if parts[0].word != "COPY":
+        return statement
+    file = next(token for token in parts if token.is_string)
+    place = literal(f"{folder}/{file.name.rpartition('/')[2]}")
+    return statement[: file.start] + place + statement[file.end :]
+
 
 _log = logging.getLogger("wlc")
 _LINE = re.compile(r"^LINE \d+: (.*)$", re.MULTILINE)
@@ -61,8 +125,8 @@ class CaptureSession:
         Raises:
             UnsupportedError: It creates a macro that hides what the capture calls.
         """
-        if kind in locking.CLAUSES:
-            return locking.effect(text, kind)
+        if kind in for_update.CLAUSES:
+            return for_update.effect(text, kind)
         if kind in MAY_CREATE:
             acceptance.refuse_hiding(text)
         effect = analyse(text, kind)
@@ -205,7 +269,7 @@ class CaptureSession:
             return submit(self._raw, text, parameters)
         # Its scripts may hold any statement.
         self._note_row_settings()
-        statements = imports.statements(self._raw, text)
+        statements = import_statements(self._raw, text)
         if statements == [text]:
             return submit(self._raw, text, parameters)
         for statement in statements:

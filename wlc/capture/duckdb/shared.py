@@ -12,31 +12,29 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import duckdb
 
-from wlc.capture.duckdb import confinement, journal, other_writers, packed
+from wlc.capture.duckdb import home, journal, opening, packed
 from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
-from wlc.capture.duckdb.commit_lock import CommitLock
-from wlc.capture.duckdb.connecting import connect
-from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
-from wlc.capture.duckdb.last_changes import LastChanges
-from wlc.capture.duckdb.other_writers import Doubt
+from wlc.capture.duckdb.commit_lock import CommitLock, LastChanges
+from wlc.capture.duckdb.home import Doubt, Home, decode_home, elsewhere, encode_home, home_at
+from wlc.capture.duckdb.opening import connect
 from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.duckdb.parked_rows import ParkedRows
-from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
+from wlc.farm.config import BEAT_S
 from wlc.farm.errors import FencedError, UnavailableError
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import require_state
-from wlc.masters.state import changes, decode
+from wlc.masters.master_state import changes, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from wlc.capture.duckdb.sites.commits import SiteCommits
     from wlc.farm.model import Name
     from wlc.masters.background import Publisher
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
+    from wlc.multi_master.duckdb.commits import SiteCommits
 
 _open: dict[str, Shared] = {}
 _open_lock = threading.RLock()
@@ -67,7 +65,7 @@ class Shared:
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
         opened: The file, if somebody reads it beside DuckDB, which must close it first: a process that closes a file
             gives up all its locks on that file (POSIX), those of DuckDB, too.
-        parked: Tables with parked rows, see `wlc.capture.duckdb.sites.parking`; None while that looks which to park.
+        parked: Tables with parked rows, see `wlc.multi_master.duckdb.parking`; None while that looks which to park.
         doubt: Which tables may hold rows that were not captured, and `written` what the last session noted of that.
         is_stranded: Parked rows may have to be brought back before anybody uses the database.
     """
@@ -125,7 +123,7 @@ class Shared:
         if state is None or state.site is None or state.site.circle is None:
             return None
         if self._site is None:
-            from wlc.capture.duckdb.sites import commits  # A plain master never loads what only sites need.
+            from wlc.multi_master.duckdb import commits  # A plain master never loads what only sites need.
 
             self._site = commits.SiteCommits(self.require_state)
         return self._site
@@ -146,7 +144,7 @@ class Shared:
             self.publisher.stop()
         if self.is_master:
             with suppress(duckdb.Error, OSError):
-                self.write(other_writers.to_note(self.file, self.doubt, self.written))
+                self.write(home.to_note(self.file, self.doubt, self.written))
         # Other processes wait while the file is closed, and not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
@@ -162,7 +160,7 @@ class Shared:
     def watch(self, *, is_new: bool = False) -> None:
         """Find out what is in doubt, of a file that was just opened, or has just become a master: nothing then."""
         if self.is_master and not is_new:
-            self.doubt = other_writers.found(self.file, self.written)
+            self.doubt = home.found(self.file, self.written)
         else:
             self.doubt = Doubt()
 
@@ -174,7 +172,7 @@ class Shared:
 
     def allow_work(self) -> None:
         """Keep a folder in which files can be written, before a statement cuts the database off from files."""
-        self.work = confinement.allow(self.root, self.work)
+        self.work = opening.allow(self.root, self.work)
 
     def new_tick(self) -> int:
         """Return a tick that no transaction had; a transaction that rolls back leaves a gap."""
@@ -250,7 +248,7 @@ class Shared:
         known = decode(values, self.path)
         if known is None:
             return
-        self._home, self.written = decode_home(values.get("home")), values.get(other_writers.KEY)
+        self._home, self.written = decode_home(values.get("home")), values.get(home.KEY)
         self.state = replace(known, options=lay_over(known.options, self.options))
         layouts = journal.read_layouts(self.root, self.catalog)
         self._layout = max(layouts, default=0)
@@ -418,10 +416,10 @@ def open_shared(
     with _open_lock:
         shared = _open.get(key)
         if shared is None:
-            first, last = confinement.split(config)
+            first, last = opening.split(config)
             root = connect(source, read_only=read_only, config=first)
             try:
-                work = confinement.confine(root, last, writes=not read_only)
+                work = opening.confine(root, last, writes=not read_only)
                 catalog = root.execute("SELECT current_database()").fetchall()[0][0]
                 file = Path(source).absolute()
                 shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
@@ -443,7 +441,7 @@ def open_shared(
             _open[key] = shared
         elif must_agree:
             # DuckDB itself compares mode and settings, and raises an error if they differ.
-            first, last = confinement.split(config)
+            first, last = opening.split(config)
             if last != shared.confined_by:
                 # In the words of DuckDB, which was not given these settings when it opened the file.
                 raise duckdb.ConnectionException(

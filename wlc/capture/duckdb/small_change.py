@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import by_key, superset
-from wlc.capture.duckdb.analysis import called
-from wlc.capture.duckdb.by_key import FEW
-from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect
+from wlc.capture.duckdb import superset
+from wlc.capture.duckdb.analysis import AppendEffect, Effect, TouchEffect, called
 from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.capture.duckdb.superset import FEW
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class SmallChanges:
                 f' SELECT ${tick}, {1 if isinstance(effect, AppendEffect) else -1}, NULL, ${meta}, * FROM "wlc rows"'
             )
             return _Statements(None, frozenset(), 0, self._one(write), tick, meta)
-        after = None if effect.deletes else by_key.assigned(effect, table)
+        after = None if effect.deletes else superset.assigned(effect, table)
         values_sql, rest = table.values, "" if effect.deletes or after else " RETURNING _rowid"
         if after:
             values_sql = [f"unnest([{one}, {after[n]}])" if n in after else one for n, one in enumerate(table.values)]
@@ -225,7 +224,7 @@ def _may_be_small(effect: AppendEffect | TouchEffect, table: CapturedTable) -> b
     if not table.has_rowid:
         return False
     if isinstance(effect, TouchEffect):
-        return by_key.is_row_wise(effect) and superset.pins_key(effect, table)
+        return superset.is_row_wise(effect) and superset.pins_key(effect, table)
     return 0 < effect.values <= MOST_VALUES and all(_is_plain(c.default) for c in table.layout.columns if c.default)
 
 

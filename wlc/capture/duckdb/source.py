@@ -9,24 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import (
-    compensation,
-    ddl_effects,
-    digests,
-    probe,
-    repair,
-    setup,
-    uncaptured,
-    unpublished,
-)
-from wlc.capture.duckdb.connecting import create_file
-from wlc.capture.duckdb.other_writers import Doubt
+from wlc.capture.duckdb import compensation, digests, repair, schema_change, setup, uncaptured, unpublished
+from wlc.capture.duckdb.home import Doubt
+from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import refuse_path
-from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
+from wlc.farm.typed_names import file_meant
 from wlc.masters.background import Publisher
 from wlc.masters.contract import Remembered, Source, SourceDetails, database_of
 from wlc.masters.fence import announce_snapshot
@@ -39,13 +30,13 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.connection import Connection
-    from wlc.capture.duckdb.sites.duckdb_site import DuckDBSite
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import BatchContent, Gathered
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
+    from wlc.multi_master.duckdb.duckdb_site import DuckDBSite
 
 # What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
 
@@ -134,7 +125,7 @@ def connect(
     shared = open_shared(str(path), read_only=read_only, config=config, must_agree=True)
     try:
         shared.require_state()
-        probe.check()
+        setup.check()
         if shared.is_master and shared.away is None and not read_only:
             found = DuckDBSource(shared)
             found.keep_options(storage_options or {})
@@ -199,7 +190,7 @@ class DuckDBSource(Source):
 
     @property
     def site(self) -> DuckDBSite:
-        from wlc.capture.duckdb.sites import duckdb_site  # A plain master never loads what only sites need.
+        from wlc.multi_master.duckdb import duckdb_site  # A plain master never loads what only sites need.
 
         return duckdb_site.DuckDBSite(self, self._shared, DuckDBSource)
 
@@ -234,7 +225,7 @@ class DuckDBSource(Source):
     # Becoming a master
 
     def check(self) -> None:
-        probe.check()
+        setup.check()
         self._shared.refuse_replica()
 
     def require_state(self) -> MasterState:
@@ -252,7 +243,7 @@ class DuckDBSource(Source):
     def has_objects(self) -> bool:
         # Listing all objects takes long, and most databases have a table.
         root, catalog = self._shared.root, self._shared.catalog
-        return bool(duckdb_catalog.table_names(root, catalog) or ddl_effects.objects(root, catalog))
+        return bool(duckdb_catalog.table_names(root, catalog) or schema_change.objects(root, catalog))
 
     def remember(self, state: MasterState) -> None:
         with self._shared.commit_lock:

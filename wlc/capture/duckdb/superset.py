@@ -1,4 +1,9 @@
-"""SQL for a superset of the rows that a statement may touch, found by running a part of the statement by itself."""
+"""SQL for a superset of the rows that a statement may touch, found by running a part of the statement by itself.
+
+VALUES lists of a statement, typed as the statement itself types them.
+
+What the text of an UPDATE or DELETE by key says: that it finds few rows, and what it makes of them.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,93 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb.analysis import aggregates_in_order_free
-from wlc.capture.duckdb.by_key import FEW
-from wlc.capture.duckdb.effects import MergeEffect, TouchEffect, UpsertEffect
-from wlc.capture.duckdb.values import typed
+from wlc.capture.duckdb.analysis import MergeEffect, TouchEffect, UpsertEffect, aggregates_in_order_free
+from wlc.dialect import types
 from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
+
+
+_OPENING = frozenset("([{")
+_CLOSING = frozenset(")]}")
+
+
+def typed(query: str, kinds: Sequence[str]) -> str:
+    """Give every value of a VALUES list the type of its column.
+
+    An INSERT casts each value to its column's type. A list by itself has one type for each column, which all rows must
+    fit: (0.1), ('nan') fails, and (0.1), ('0.15') is rounded.
+
+    Args:
+        query: VALUES list; any other query is returned unchanged.
+        kinds: Types of the columns, in the order of the values.
+    """
+    parts = tokens(query)
+    if parts[0].word != "VALUES":
+        return query
+    pieces, last, depth, column = [], 0, 0, 0
+    for token in parts:
+        closes, is_next = token.text in _CLOSING, token.text == "," and depth == 1
+        depth -= closes
+        if (closes and depth == 0) or is_next:
+            if column >= len(kinds):
+                return query
+            pieces.append(f"CAST({query[last : token.start]} AS {kinds[column]})")
+            last, column = token.start, column + 1
+        if token.text in _OPENING:
+            depth += 1
+        if (token.text == "(" and depth == 1) or is_next:
+            pieces.append(query[last : token.end])
+            last, column = token.end, column if is_next else 0
+    return "".join(pieces) + query[last:]
+
+
+# Up to this number, saved rows are looked up by literal row ids, which DuckDB finds without a scan.
+FEW = 64
+# In a condition with one of these words, a test of the key may leave many rows.
+_WIDE_WORDS = (" or ", " or(", ")or ", ")or(", "not ", "not(", "case ")
+# Keywords that are values.
+_VALUES = frozenset({"null", "true", "false"})
+
+
+def is_row_wise(effect: TouchEffect) -> bool:
+    """Whether a test of the key in the condition leaves few rows, and all of the statement is simple."""
+    if not effect.is_simple or not effect.is_stable:
+        return False
+    condition = f" {effect.condition or ''}".lower()
+    return not any(word in condition for word in _WIDE_WORDS)
+
+
+def assigned(effect: TouchEffect, table: CapturedTable) -> dict[int, str] | None:
+    """SQL of what an UPDATE writes, by the columns' places; None if it is more than plain expressions."""
+    places = {column.name.lower(): number for number, column in enumerate(table.layout.stored)}
+    found = {}
+    for name, value in effect.assignments:
+        place = places.get(name.lower())
+        if place is None or not _is_plain_value(value, places):
+            return None
+        column = table.layout.stored[place]
+        # DuckDB casts what is assigned in the same way.
+        found[place] = types.store_sql(column, f"CAST({value} AS {column.type})")
+    return found or None
+
+
+def _is_plain_value(text: str, columns: Iterable[str]) -> bool:
+    """Whether all names in an expression are those of columns (in lower case) and parameters."""
+    parts = tokens(text)
+    named = (
+        token.name.lower()
+        for before, token in zip([None, *parts], parts, strict=False)
+        if (token.word or token.text[0] == '"') and (before is None or before.text != "$")
+    )
+    return all(name in columns or name in _VALUES for name in named)
+
 
 _INTEGERS = frozenset("TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT".split())
 # FROM and WHERE text with the names of the parameters in it, or nothing.

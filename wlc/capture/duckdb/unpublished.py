@@ -1,14 +1,18 @@
-"""Journalled transactions: they wait in the journal, are written to data files, and go once they are published."""
+"""Journalled transactions: they wait in the journal, are written to data files, and go once they are published.
+
+Journalled transactions that only changed rows of one table, as columns: a hundred thousand of them may wait.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wlc.capture.duckdb import digests, journal, packed
 from wlc.capture.duckdb.journal import (
@@ -16,10 +20,11 @@ from wlc.capture.duckdb.journal import (
     JournalledImages,
     JournalledReads,
     JournalledRefresh,
+    decode_entry,
+    images_sql,
 )
-from wlc.capture.duckdb.unpublished_run import entries_of, read_run, with_paths
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.parquet_sql import KEPT
+from wlc.dialect.duckdb.parquet import KEPT
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths
 from wlc.farm.database import describe_file
@@ -44,10 +49,10 @@ from wlc.farm.model import (
 )
 from wlc.farm.schema_fold import table_effects, table_names
 from wlc.masters.contract import BatchContent
-from wlc.masters.state import changes
+from wlc.masters.master_state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import duckdb
 
@@ -56,7 +61,107 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.digest import Ledger
     from wlc.farm.model import Batch
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
+
+
+# What stands before and behind the user in a transaction's own data, if there is nothing else in it; see
+# `wlc.capture.duckdb.journal`. In LIKE, `_` is any character: times have 27.
+_HEAD = '{"user": '
+_TIME = "_" * 27
+_TAIL = f', "started": "{_TIME}", "committed": "{_TIME}"}}'
+_STARTED = len(', "started": "')
+_COMMITTED = _STARTED + len(f'{_TIME}", "committed": "')
+
+
+def read_run(
+    connection: duckdb.DuckDBPyConnection, catalog: str, tables: Mapping[int, Name], wanted: str
+) -> tuple[PlainRun, list[JournalEntry]]:
+    """Read the transactions whose own data is with their images.
+
+    Args:
+        connection: In a transaction.
+        catalog: The master's database.
+        tables: Number and table of each image table.
+        wanted: Condition on ticks, such as `BETWEEN 1 AND 5`.
+
+    Returns:
+        Those that were first committed here, as a run whose paths are the numbers of image tables; and the others.
+    """
+    import numpy as np
+
+    users: dict[str, int] = {}
+    others: list[JournalEntry] = []
+    parts: list[dict[str, Any]] = []
+    for place, (number, name) in enumerate(tables.items()):
+        found = connection.execute(_query(images_sql(catalog, number), wanted)).fetchnumpy()
+        metas = found.pop("meta")
+        is_plain = np.ma.getmaskarray(metas)
+        for at in np.flatnonzero(~is_plain).tolist():
+            images = JournalledImages(name, number, int(found["added"][at]), int(found["removed"][at]))
+            others.append(decode_entry(int(found["tick"][at]), metas[at], images))
+        found = {column: values[is_plain] for column, values in found.items()}
+        found["user"] = np.fromiter((users.setdefault(user, len(users)) for user in found["user"].tolist()), np.int64)
+        parts.append({**found, "file": np.full(len(found["tick"]), place)})
+    names = ("tick", "user", "started", "committed", "file", "added", "removed")
+    columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in parts)]) for name in names}
+    order = np.argsort(columns["tick"], kind="stable")
+    columns = {name: np.asarray(column[order], np.int64) for name, column in columns.items()}
+    run = PlainRun(
+        ticks=columns["tick"],
+        users=columns["user"],
+        started=columns["started"],
+        committed=columns["committed"],
+        xids=np.full(len(order), -1),
+        ends=np.arange(len(order) + 1),
+        files=columns["file"],
+        added=columns["added"],
+        removed=columns["removed"],
+        names=tuple(map(json.loads, users)),
+        targets=tuple((name, str(number)) for number, name in tables.items()),
+    )
+    return run, others
+
+
+def _query(images: str, wanted: str) -> str:
+    head, tail = len(_HEAD), len(_TAIL)
+    started, committed = (
+        f"epoch_us(TRY_CAST(substr(right(meta, {tail}), {at + 1}, {len(_TIME)}) AS TIMESTAMP))"
+        for at in (_STARTED, _COMMITTED)
+    )
+    return f"""
+        WITH found AS (
+            SELECT _tick AS tick, max(_meta) AS meta, count(*) FILTER (_weight > 0) AS added,
+                count(*) FILTER (_weight < 0) AS removed
+            FROM {images} WHERE _tick {wanted} GROUP BY _tick
+            -- The images of a transaction with an entry are listed in it.
+            HAVING max(_meta) IS NOT NULL
+        ), parsed AS (
+            SELECT tick, added, removed, meta, substr(meta, {head + 1}, len(meta) - {head + tail}) AS who,
+                {started} AS begun, {committed} AS ended,
+                meta LIKE '{_HEAD}"%"{_TAIL}' AND begun IS NOT NULL AND ended IS NOT NULL AS is_plain
+            FROM found
+        )
+        SELECT tick, added, removed, who AS "user", coalesce(begun, 0) AS started, coalesce(ended, 0) AS committed,
+            CASE WHEN NOT is_plain THEN meta END AS meta
+        FROM parsed
+    """
+
+
+def entries_of(part: PlainRun | Iterable[JournalEntry]) -> Iterator[JournalEntry]:
+    """Yield the transactions of a run, or those given, as the journal has them."""
+    if not isinstance(part, PlainRun):
+        yield from part
+        return
+    for found in part:
+        (change,) = found.records
+        images = JournalledImages(change.table, int(change.path), change.added, change.removed)  # type: ignore[union-attr]
+        yield JournalEntry(found.tick, found.user, found.started, found.committed, (images,))
+
+
+def with_paths(run: PlainRun, paths: Mapping[int, str]) -> PlainRun:
+    """Let a run have the paths of data files, by image table."""
+    return replace(run, targets=tuple((name, paths.get(int(number), "")) for name, number in run.targets))
+
 
 MOST_TRANSACTIONS = 100_000
 # Fewer transactions are read as objects, without NumPy; in the log they are lines, too.

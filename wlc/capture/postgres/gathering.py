@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING
 import duckdb
 import numpy as np
 
-from wlc.capture.postgres import access, ddl, objects
-from wlc.capture.postgres.alterations import Altered, statements
-from wlc.capture.postgres.changes import Changed, Cleared, PlainChanges, Segment
-from wlc.capture.postgres.effects import Carried, carried_back
-from wlc.capture.postgres.messages import (
+from wlc.capture.postgres import access, alterations, objects
+from wlc.capture.postgres.access import (
     AccessChanged,
     ObjectChanged,
     ResendBegun,
@@ -27,9 +24,19 @@ from wlc.capture.postgres.messages import (
     read_message,
     shown,
 )
-from wlc.capture.postgres.misfits import MisfitError
+from wlc.capture.postgres.alterations import Altered, statements
+from wlc.capture.postgres.effects import Carried, carried_back
 from wlc.capture.postgres.pgoutput import Begun, Decoder, Message, Rows, Truncate, counted
-from wlc.capture.postgres.row_store import MEMORY_VARIABLE, RowDatabase, RowStore
+from wlc.capture.postgres.row_store import (
+    MEMORY_VARIABLE,
+    Changed,
+    Cleared,
+    MisfitError,
+    PlainChanges,
+    RowDatabase,
+    RowStore,
+    Segment,
+)
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError, UnsupportedError
@@ -42,8 +49,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from wlc.capture.postgres.access import TriggerMessage
     from wlc.capture.postgres.described import DescribedTable
-    from wlc.capture.postgres.messages import TriggerMessage
     from wlc.capture.postgres.pgoutput import Positions
 
 
@@ -299,8 +306,8 @@ class Gathering:
             if root in tables and tables[root].is_root:
                 own = (e for e in self.round.entries(number) if isinstance(e, Altered) and e.oid == root)
                 is_there = not any(entry.is_named for entry in own)
-                view = ddl.partition_view(tables[root], tables.values(), replaces=is_there)
-                views[root] = (ddl.depth(tables[root], tables), view)
+                view = alterations.partition_view(tables[root], tables.values(), replaces=is_there)
+                views[root] = (alterations.depth(tables[root], tables), view)
 
     def _resend(self, number: int, oid: int) -> None:
         """Note that all rows of a table follow again: replicas empty it first."""

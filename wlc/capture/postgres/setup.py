@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from wlc.capture.postgres import prepare
+from wlc.capture.postgres import rights
 from wlc.capture.postgres.access import DescribedAccess
 from wlc.capture.postgres.described import DescribedObject, DescribedTable
 from wlc.capture.postgres.rights import CAPTURABLE
@@ -17,8 +17,8 @@ from wlc.farm.model import Name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wlc.capture.postgres.creation_order import Thing
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.capture.postgres.objects import Thing
+    from wlc.dialect.postgres.server_connection import Connection
 
 _PROBLEM = "problem"
 _TRIGGERS = frozenset({"wlc_on_ddl", "wlc_on_drop", "wlc_on_rewrite"})
@@ -112,8 +112,8 @@ def install(connection: Connection, values: Mapping[str, str]) -> None:
     """
     remove(connection)
     with connection.transaction():
-        if not prepare.is_prepared(connection):
-            connection.execute(prepare.script())
+        if not rights.is_prepared(connection):
+            connection.execute(rights.script())
         connection.execute("DELETE FROM wlc.state")
         write_state(connection, values)
         connection.execute("SELECT wlc.note_all()")
@@ -140,8 +140,8 @@ def remove(connection: Connection) -> None:
     remember_problem(connection, None)
     for oid in _with_other_identity(connection):
         connection.execute("SELECT wlc.restore(%s)", [oid])
-    if not prepare.is_prepared(connection):
-        connection.execute(prepare.REMOVE)
+    if not rights.is_prepared(connection):
+        connection.execute(rights.REMOVE)
 
 
 def drop_slot(connection: Connection, slot: str) -> None:

@@ -1,15 +1,77 @@
-"""The replication slot of a PostgreSQL master, and places in the server's log."""
+"""The replication slot of a PostgreSQL master, and places in the server's log.
+
+What a PostgreSQL master remembers besides what every master does: its slot, and how far that is published.
+
+Looks into the slot of a master, and what one look leaves for the next: a connection and a database in memory.
+
+Making these takes longer than to read and to publish a small transaction.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.capture.postgres.gathering import gathered
+from wlc.capture.postgres.master_connection import ArrowReader
+from wlc.capture.postgres.row_store import RowDatabase
 from wlc.capture.postgres.setup import read_state
-from wlc.capture.postgres.state import decode
+from wlc.dialect.sql import literal
+from wlc.farm.names import as_digests, digests_json
 
 if TYPE_CHECKING:
-    from wlc.capture.postgres.state import SlotState
+    from collections.abc import Iterator, Mapping
+
+    from wlc.capture.postgres.gathering import Gathering, PublishedTable
+    from wlc.farm.model import Digest, Name
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """Where in its server's log a master is published.
+
+    Attributes:
+        slot: Name of the replication slot.
+        publication: Name of the publication.
+        tables: Regular expression of the names of the captured tables.
+        place: What tells the database from its copies; see `setup.place`.
+        prefix: Of the messages that the event triggers write into the server's log; a secret, because everybody may
+            write messages.
+        lsn: Up to where the server's log is published; "" before the first snapshot.
+        digests: What the tables held at the last published tick, as far as it is known.
+    """
+
+    slot: str
+    publication: str
+    tables: str
+    place: str
+    prefix: str
+    lsn: str = ""
+    digests: Mapping[Name, Digest] = field(default_factory=dict)
+
+
+def encode(state: SlotState) -> dict[str, str]:
+    """Write a state as keys and values."""
+    return {
+        "slot": state.slot,
+        "publication": state.publication,
+        "tables": state.tables,
+        "place": state.place,
+        "prefix": state.prefix,
+        "lsn": state.lsn,
+        "digests": json.dumps(digests_json(state.digests)),
+    }
+
+
+def decode(values: Mapping[str, str]) -> SlotState:
+    """Read what `encode` wrote; keys of others are ignored."""
+    texts = {key: values[key] for key in ("slot", "publication", "tables", "place", "prefix", "lsn")}
+    return SlotState(**texts, digests=as_digests(json.loads(values["digests"])))
+
 
 _RETAINED_WARNING_BYTES = 1 << 30
 # Reads no table that anybody locks.
@@ -83,3 +145,65 @@ def read_lsn(text: str) -> int:
 def lsn_text(lsn: int) -> str:
     """Write a place in the server's log as the server does."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+class SlotReader:
+    """Looks into slots; used by one thread, until it is closed.
+
+    Args:
+        url: The master.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._rows = RowDatabase()
+        self._reader: ArrowReader | None = None
+
+    @contextmanager
+    def gathered(
+        self, state: SlotState, tables: dict[int, PublishedTable], upto: str, most: int | None
+    ) -> Iterator[Gathering]:
+        """Gather what a slot holds, from its beginning on; nothing is given up there.
+
+        Args:
+            state: Of the slot.
+            tables: Every captured table as the last batch left it, by oid; they are changed.
+            upto: Place in the server's log behind which nothing is read but the rest of a transaction.
+            most: So many messages are read, and the rest of a transaction; None: all.
+
+        Raises:
+            UnsupportedError: What the slot holds cannot be published.
+            UnavailableError: The server cannot be reached, or there is not enough memory or disk space.
+        """
+        slot, publication = literal(state.slot), literal(f'"{state.publication}"')
+        limits = f"{literal(upto)}::pg_lsn, {'NULL' if most is None else most}"
+        options = f"'proto_version', '1', 'publication_names', {publication}, 'messages', 'true'"
+        query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({slot}, {limits}, {options})"
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="wlc-") as folder,
+                gathered(Path(folder), tables, state.prefix, self._rows) as gathering,
+            ):
+                reader = self._opened()
+                gathering.read(reader.blocks(query))
+                # An open transaction would keep the server from cleaning up.
+                reader.end()
+                yield gathering
+        except BaseException:
+            # An answer that was read in part, or an error of DuckDB, must not reach the next look.
+            self.close()
+            raise
+
+    def _opened(self) -> ArrowReader:
+        if self._reader is None:
+            self._reader = ArrowReader(self._url)
+        return self._reader
+
+    def close(self) -> None:
+        """Give up the connection and the memory; another look makes them anew."""
+        reader, self._reader = self._reader, None
+        try:
+            if reader is not None:
+                reader.close()
+        finally:
+            self._rows.close()

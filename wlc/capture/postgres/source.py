@@ -10,19 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.postgres import digests, prepare, rights, setup, snapshot
-from wlc.capture.postgres.connection import connect as connect_to
-from wlc.capture.postgres.connection import talking
+from wlc.capture.postgres import digests, rights, setup, snapshot
 from wlc.capture.postgres.described import DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable
-from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
-from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_lsn, retention_warning
-from wlc.capture.postgres.slot_reader import SlotReader
-from wlc.capture.postgres.state import SlotState, decode, encode
+from wlc.capture.postgres.master_connection import connect as connect_to
+from wlc.capture.postgres.master_connection import talking
+from wlc.capture.postgres.slot import (
+    Slot,
+    SlotReader,
+    SlotState,
+    decode,
+    encode,
+    find_gap,
+    find_slot,
+    lsn_text,
+    read_lsn,
+    retention_warning,
+)
+from wlc.capture.postgres.snapshot import moved_sequences, records, write_sequences
 from wlc.farm.addresses import without_password
-from wlc.farm.beat import BEAT_S
+from wlc.farm.config import BEAT_S
 from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
-from wlc.masters import state as master_states
+from wlc.masters import master_state as master_states
 from wlc.masters.contract import BatchContent, Remembered, Source, SourceDetails, StuckError
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
@@ -31,12 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from wlc.capture.postgres.sequences import Sequences
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.capture.postgres.snapshot import Sequences
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.contract import Gathered
-    from wlc.masters.state import MasterState
+    from wlc.masters.master_state import MasterState
 
 _LOCK = 0x6462_6661  # "dbfa"
 _LOCK_TIMEOUT = "60s"
@@ -88,7 +97,7 @@ def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:
 
 def preparation(source: str) -> str:
     """Return what a superuser must run so that the role of a URL can make the database a master."""
-    return prepare.for_role(source)
+    return rights.for_role(source)
 
 
 def check_run(source: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.described import DescribedColumn, DescribedConstraint, DescribedTable
     from wlc.farm.model import DdlEffect
 
+
 _ALWAYS = {"a": "ALWAYS", "d": "BY DEFAULT"}
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.statements import GUARD
+from wlc.dialect.duckdb.permitted_ddl import GUARD
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Name

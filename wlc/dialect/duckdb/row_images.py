@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import BY_NAME, storage_type
 from wlc.farm.history import batches_between
-from wlc.farm.table_names import is_meant
+from wlc.farm.typed_names import is_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

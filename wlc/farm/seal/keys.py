@@ -22,9 +22,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal import cipher
+from wlc.farm.typed_names import file_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ KINDS = (ENCRYPTION, SIGNING, VERIFY)
 # What a master or a replica notes among its options, because it must not forget it.
 ENCRYPTED, SIGNED = "encrypted", "signed"
 ALLOW_UNENCRYPTED = "allow_unencrypted"
-# Where a reader keeps what it has seen; see `wlc.farm.witness`.
+# Where a reader keeps what it has seen; see `wlc.farm.database`.
 WITNESS = "witness_file"
 NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KINDS}
 NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}

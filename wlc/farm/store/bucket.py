@@ -1,21 +1,46 @@
-"""What the stores of cloud services have alike: objects below a prefix, and conditional writes with lost answers."""
+"""What the stores of cloud services have alike: objects below a prefix, and conditional writes with lost answers.
+
+Local copies of remote objects, gone with the store that made them.
+"""
 
 from __future__ import annotations
 
 import secrets
+import shutil
+import tempfile
+import weakref
 from abc import abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.paths import check_relative
 from wlc.farm.retry import REQUEST_ATTEMPTS
 from wlc.farm.store.contract import Store, StoredObjects
-from wlc.farm.store.downloads import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+
+class Downloads:
+    """A folder for local copies, made when it is first needed and removed with its store."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def new_file(self, path: str) -> Path:
+        """Return an unused file name; its ending is that of `path`."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="dbfarm_"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder / f"{secrets.token_hex(8)}_{path.rpartition('/')[2]}"
+
+    def release(self, file: Path) -> None:
+        """Remove a copy early."""
+        if file.parent == self._folder:
+            file.unlink(missing_ok=True)
+
 
 # Name of a piece of metadata of every object that dbfarm writes.
 STAMP = "wlc-attempt"

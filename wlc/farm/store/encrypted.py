@@ -27,8 +27,8 @@ from wlc.farm.paths import (
     UPSTREAMS,
 )
 from wlc.farm.seal import cipher
+from wlc.farm.store.bucket import Downloads
 from wlc.farm.store.contract import PROBE, Store, StoredObjects
-from wlc.farm.store.downloads import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.paths import check_relative
+from wlc.farm.store.bucket import Downloads
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
-from wlc.farm.store.downloads import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import NAMES
+from wlc.farm.typed_names import alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,8 +28,8 @@ from fsspec.asyn import get_loop, sync
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.paths import check_relative
 from wlc.farm.retry import CONNECT_TIMEOUT_S, REQUEST_ATTEMPTS, longer
+from wlc.farm.store.bucket import Downloads
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
-from wlc.farm.store.downloads import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,4 +1,7 @@
-"""Net changes written to a DuckDB target: removed rows of all tables first, then the added ones."""
+"""Net changes written to a DuckDB target: removed rows of all tables first, then the added ones.
+
+Net changes for a replica some of whose rows are parked; see `wlc.dialect.duckdb.parked_rows`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,30 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.parked_rows import ParkedRows
+from wlc.dialect.sql import quote
+from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import WEIGHT
+from wlc.farm.model import WEIGHT, file_column
 from wlr.engine.calculator import applying
 from wlr.engine.duckdb import guard
-from wlr.fold import unfit_changes
-from wlr.plan.failure import StepError, naming
+from wlr.engine.duckdb import wlr_schema as states
+from wlr.replay.fold import net_changes, unfit_changes
+from wlr.replay.plan.failure import StepError, naming
+from wlr.replay.plan.step import TableChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     import duckdb
 
-    from wlr.engine.duckdb.tables import TargetTables
-    from wlr.fold.net_changes import NetChange
+    from wlc.dialect.duckdb.catalog import ForeignKey
+    from wlc.farm.model import Name
+    from wlr.engine.duckdb.objects import TargetTables
+    from wlr.replay.fold.net_changes import NetChange
 
 
 def write(connection: duckdb.DuckDBPyConnection, tables: TargetTables, nets: list[NetChange], path: Path) -> None:
@@ -132,3 +143,53 @@ def _insert_in_generations(connection: duckdb.DuckDBPyConnection, net: NetChange
 def _run(connection: duckdb.DuckDBPyConnection, statement: str) -> int:
     """Run a statement that answers with a number of rows."""
     return int(connection.execute(statement).fetchall()[0][0])
+
+
+def parked_rows(connection: duckdb.DuckDBPyConnection, catalog: str) -> ParkedRows:
+    """Return the parked rows of a replica, whose guards are off while these are moved."""
+
+    @contextmanager
+    def opening(names: Collection[Name]) -> Iterator[None]:
+        guarded = states.read_tables(connection, catalog) & set(names)
+        guard.take_off(connection, catalog, guarded)
+        yield
+        guard.put_back(connection, catalog, guarded)
+
+    return ParkedRows(connection, catalog, "wlr", opening)
+
+
+def referred(connection: duckdb.DuckDBPyConnection, catalog: str, nets: Sequence[NetChange]) -> dict[ForeignKey, str]:
+    """Find what net changes remove, or change in columns that DuckDB does not change in place."""
+    by_name = {net.change.table: net for net in nets if net.removed or net.stays}
+    found = {}
+    for key in catalogs.references(connection, catalog):
+        if (net := by_name.get(key.parent)) is not None:
+            columns = {column.name: column for column in net.table.layout.stored}
+            values = ", ".join(
+                f"{load_sql(columns[name], f'o.{quote(file_column(name))}')} AS r{place}"
+                for place, name in enumerate(key.referred)
+            )
+            replaced = catalogs.replaced_columns(connection, catalog, net.change.table, net.table.layout)
+            found[key] = f"SELECT {values} FROM ({fold.moved_sql(net.table, net.source, replaced)}) AS o"
+    return found
+
+
+def on_parked(
+    connection: duckdb.DuckDBPyConnection, tables: TargetTables, parked: Sequence[Name], nets: Sequence[NetChange]
+) -> list[NetChange]:
+    """Return net changes that also add what is parked: together they lead to the same rows."""
+    by_name = {net.change.table: net for net in nets}
+    layouts = catalogs.tables(connection, tables.catalog)
+    rows = parked_rows(connection, tables.catalog).rows
+    for place, name in enumerate(parked):
+        net = by_name.get(name)
+        table = net.table if net is not None and net.source else tables.describe(name, layouts[name])
+        values = ", ".join(
+            f"{store_sql(column)} AS {quote(file_column(column.name))}" for column in table.layout.stored
+        )
+        raw = f"SELECT {values}, 1 AS {WEIGHT} FROM ({rows(place, layouts[name])})"
+        if net is not None and net.source:
+            raw += f" UNION ALL SELECT {', '.join(fold.stored_columns(table.layout))}, {WEIGHT} FROM {net.source} AS n"
+        change = net.change if net is not None else TableChange(name, (), 0, 0)
+        by_name[name] = net_changes.folded(connection, table, change, raw, f'temp."net on parked {place}"')
+    return list(by_name.values())

@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.statements import GUARD
+from wlc.dialect.duckdb.permitted_ddl import GUARD
 from wlc.dialect.sql import literal, quote
 from wlc.farm.model import Name
 

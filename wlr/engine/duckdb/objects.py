@@ -2,25 +2,31 @@
 
 A file that a replica was adopted into has a table `wlr.objects` of what replication made besides tables, which are in
 `wlr.tables`. Whatever is in neither belongs to the owner.
+
+Keys, references and order of a target's tables, which writing to them needs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.duckdb.fold import TargetTable
 from wlc.dialect.sql import quote
-from wlc.farm.model import Name
-from wlr.engine.duckdb.connection import has_table
-from wlr.plan.failure import StepError
+from wlc.farm.model import Name, Reference
+from wlr.engine.duckdb.replica_file import has_table
+from wlr.replay.ddl.claims import shown
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     import duckdb
 
-    from wlc.farm.model import Ddl
+    from wlc.farm.model import Ddl, Layout
+    from wlr.replay.ddl.claims import ShownCatalog
+
 
 OWNERS = "belongs to the replica's owner"
 # In the order in which they can be dropped, when all tables are gone.
@@ -50,7 +56,7 @@ class DatabaseObject:
     name: Name
 
     def __str__(self) -> str:
-        return shown(self.kind, self.name)
+        return shown_objects(self.kind, self.name)
 
     @property
     def drop_sql(self) -> str:
@@ -58,7 +64,7 @@ class DatabaseObject:
         return f"DROP {self.kind} {quote(self.name.name) if self.kind == 'SCHEMA' else self.name.sql}"
 
 
-def shown(kind: str, name: Name) -> str:
+def shown_objects(kind: str, name: Name) -> str:
     """Name an object in a message."""
     return f"{kind.lower()} {name.name if kind == 'SCHEMA' else name}"
 
@@ -98,7 +104,7 @@ def taken(connection: duckdb.DuckDBPyConnection, catalog: str, statements: Itera
     """Return the objects of a database whose names the statements would give to something else, for a message."""
     listed = [*((kind, Name(schema, name)) for kind, schema, name in catalogs.rows(connection, catalog, _TABLES))]
     listed += [(each.kind, each.name) for each in present(connection, catalog)]
-    there = {_place(kind, name): shown(kind, name) for kind, name in listed}
+    there = {_place(kind, name): shown_objects(kind, name) for kind, name in listed}
     wanted = {_place(ddl.kind, ddl.object) for ddl in statements if ddl.kind.startswith("CREATE")}
     return sorted(text for place, text in there.items() if place in wanted)
 
@@ -137,3 +143,67 @@ def drop_all(connection: duckdb.DuckDBPyConnection, made: Collection[DatabaseObj
     """Drop objects, in the caller's transaction, once the tables that use them are gone."""
     for each in sorted(made, key=lambda each: _DROPS.index(each.kind)):
         connection.execute(each.drop_sql)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTables:
+    """A target's tables as its catalog describes them at one moment.
+
+    Attributes:
+        order: All user tables, every one after those it refers to.
+        parents: For each table with foreign keys those that they refer to.
+    """
+
+    catalog: str
+    order: tuple[Name, ...]
+    parents: dict[Name, frozenset[Name]]
+    collated: frozenset[Name]
+    references_itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = field(default_factory=dict)
+
+    def describe(self, name: Name, layout: Layout) -> TargetTable:
+        """Describe a table whose rows have a layout."""
+        return TargetTable(
+            name,
+            f"{quote(self.catalog)}.{name.sql}",
+            layout,
+            is_collated=name in self.collated,
+            is_referenced=any(name in parents for parents in self.parents.values()),
+            references_itself=self.references_itself.get(name, ()),
+            has_rowid=all(column.name.lower() != "rowid" for column in layout.columns),
+        )
+
+
+class Contents(NamedTuple):
+    """What a replica's file contains besides rows, and what only a schema change alters.
+
+    Attributes:
+        replicated: Tables that are replicated.
+        tables: All tables.
+        made: What replication made besides tables; None unless the file is shared with things of an owner's.
+        is_guarded: Every replicated table is known to have its guard.
+    """
+
+    replicated: set[Name]
+    tables: TargetTables
+    made: frozenset[DatabaseObject] | None
+    is_guarded: bool
+
+
+def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> TargetTables:
+    """Read the catalog as it is now."""
+    return shown_tables(catalog, shown(connection, catalog))
+
+
+def shown_tables(catalog: str, shown: ShownCatalog) -> TargetTables:
+    """Describe the tables that a catalog shows."""
+    tables = shown.schema.tables
+    keys = {name: [c for c in table.constraints if isinstance(c, Reference)] for name, table in tables.items()}
+    parents = {name: frozenset(key.to for key in listed) for name, listed in keys.items() if listed}
+    itself = {name: tuple((key.columns, key.keys) for key in listed if key.to == name) for name, listed in keys.items()}
+    return TargetTables(
+        catalog,
+        tuple(catalogs.ordered(keys, parents)),
+        parents,
+        frozenset(name for name, sql in shown.definitions.items() if "COLLATE" in sql.upper()),
+        {name: listed for name, listed in itself.items() if listed},
+    )

@@ -1,4 +1,7 @@
-"""A DuckDB file that is a replica: opened, rolled forward step by step, closed."""
+"""A DuckDB file that is a replica: opened, rolled forward step by step, closed.
+
+What in a DuckDB replica itself keeps a sound transaction from being applied.
+"""
 
 from __future__ import annotations
 
@@ -11,42 +14,82 @@ import duckdb
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.duckdb.permitted_ddl import GUARD
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlc.farm.schema_fold import table_effects
-from wlr.ddl import relevance, running
-from wlr.ddl.claims import Claims
-from wlr.ddl.shown_catalog import shown
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
-from wlr.engine.duckdb import changes, guard, objects, obstacles, parking
-from wlr.engine.duckdb import state as states
-from wlr.engine.duckdb.connection import attach, detach_for_good, has_table, work_folder
-from wlr.engine.duckdb.tables import Contents, read_tables, shown_tables
+from wlr.engine.duckdb import changes, guard, objects
+from wlr.engine.duckdb import wlr_schema as states
+from wlr.engine.duckdb.objects import OWNERS, Contents, read_tables, shown_tables
+from wlr.engine.duckdb.replica_file import attach, detach_for_good, has_table, work_folder
 from wlr.engine.misfit import misfit
-from wlr.engine.state import OWNER, after, changed
-from wlr.fold import net_changes as net_changes
-from wlr.fold import unfit_changes
-from wlr.fold.tally import Tally
-from wlr.plan.failure import ContradictionError, StepError
-from wlr.plan.log_steps import LIMITS
-from wlr.plan.step import Fold
+from wlr.engine.replica_state import OWNER, after, changed
+from wlr.replay.ddl import left_out, running
+from wlr.replay.ddl.claims import Claims, shown
+from wlr.replay.fold import net_changes as net_changes
+from wlr.replay.fold import unfit_changes
+from wlr.replay.fold.tally import Tally
+from wlr.replay.plan.failure import ContradictionError, Obstacle, StepError, in_the_way, lost
+from wlr.replay.plan.log_steps import LIMITS
+from wlr.replay.plan.step import Fold, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from wlc.farm.model import TableFile
-    from wlr.ddl.claims import ShownCatalog
-    from wlr.engine.bulk import Bulk
+    from wlr.engine.contract import Bulk
+    from wlr.engine.duckdb.objects import TargetTables
     from wlr.engine.quarantine_tables import Quarantined
-    from wlr.engine.state import ReplicaState
-    from wlr.fold.net_changes import FoldsElsewhere, NetChange
-    from wlr.fold.tally import Held
-    from wlr.plan.failure import Obstacle
-    from wlr.plan.step import Action, Step
+    from wlr.engine.replica_state import ReplicaState
+    from wlr.replay.ddl.claims import ShownCatalog
+    from wlr.replay.fold.net_changes import FoldsElsewhere, NetChange
+    from wlr.replay.fold.tally import Held
+    from wlr.replay.plan.step import Action, Step
+
+
+def find(
+    connection: duckdb.DuckDBPyConnection,
+    tables: TargetTables,
+    replicated: Collection[Name],
+    step: Step,
+    error: StepError,
+) -> Obstacle | None:
+    """Find what kept a step from being applied; see `wlr.engine.contract.OpenReplica.obstacle`."""
+    if gone := sorted(set(replicated) - set(tables.order)):
+        return lost(gone[0])
+    held = {name.folded for name in replicated}
+    records = step.transactions[0].records
+    for record in records:
+        if isinstance(record, Ddl) and record.kind.startswith("CREATE ") and error.table == str(record.object):
+            is_own = record.object.folded not in held
+            has_own = record.object.folded in {name.folded for name in tables.order}
+            if is_own and (has_own or "already exists" in error.cause or OWNERS in error.cause):
+                return in_the_way(f"{record.kind.removeprefix('CREATE ').lower()} {record.object}")
+    changed = tables_of(records)
+    if error.is_reference:
+        for child, parents in tables.parents.items():
+            if child.folded not in held and parents & set(changed):
+                text = f"table {child} belongs to the replica's owner, and refers to rows that the transaction removes"
+                return Obstacle(text, f"Remove these rows of {child}, or its foreign key, and replicate again.")
+    return _trigger(connection, tables.catalog, changed)
+
+
+def _trigger(connection: duckdb.DuckDBPyConnection, catalog: str, changed: Collection[Name]) -> Obstacle | None:
+    """Find a trigger of the owner's: those of the master are never created here."""
+    query = (
+        "SELECT trigger_name, schema_name, table_name FROM duckdb_triggers() WHERE database_name = ?"
+        " AND NOT starts_with(trigger_name, ?)"
+    )
+    for trigger, *table in connection.execute(query, [catalog, GUARD]).fetchall():
+        if any([name.schema, name.name] == table for name in changed):
+            text = f"trigger {trigger} on replicated table {'.'.join(table)} belongs to the replica's owner"
+            return Obstacle(text, f"Drop trigger {trigger}, and replicate again.")
+    return None
 
 
 class OpenDuckDB(OpenReplica):
@@ -164,10 +207,10 @@ class OpenDuckDB(OpenReplica):
         actions = step.actions()
         try:
             try:
-                relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped, presumes=True))
+                left_out.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped, presumes=True))
             except net_changes.PresumedError:
                 # If images need not be added up first, this finds the same error.
-                relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+                left_out.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
         except StepError as error:
             is_one = len(step.transactions) == len(actions) == 1
             if not (error.is_reference and is_one and self._apply_parked(step, actions, fetch)):
@@ -181,9 +224,9 @@ class OpenDuckDB(OpenReplica):
         try:
             with applying(self._path):
                 nets = self._prepare(action, fetch)
-                parked = parking.parked_rows(self._connection, self._catalog)
+                parked = changes.parked_rows(self._connection, self._catalog)
                 try:
-                    self._parked = parked.park(parking.referred(self._connection, self._catalog, nets))
+                    self._parked = parked.park(changes.referred(self._connection, self._catalog, nets))
                 finally:
                     net_changes.drop(self._connection, nets)
             return bool(self._parked) and self._try(step, actions, fetch, set()) is None
@@ -193,7 +236,7 @@ class OpenDuckDB(OpenReplica):
         finally:
             self._parked = ()
             # An error may have closed the connection.
-            parking.parked_rows(self._connection, self._catalog).rescue(str(self._path))
+            changes.parked_rows(self._connection, self._catalog).rescue(str(self._path))
 
     def _try(
         self,
@@ -230,7 +273,7 @@ class OpenDuckDB(OpenReplica):
                 isinstance(error, StepError)
                 and not isinstance(error, ContradictionError)
                 and number not in skipped
-                and relevance.may_be_left_out(actions, number, self.state.tables, self._replicated)
+                and left_out.may_be_left_out(actions, number, self.state.tables, self._replicated)
             ):
                 return number
             if isinstance(error, StepError) and error.key is None and len(step.transactions) == 1:
@@ -251,12 +294,12 @@ class OpenDuckDB(OpenReplica):
             return
         nets = prepared if prepared is not None else self._prepare(action, fetch)
         with net_changes.tallied(self._connection, nets, tally):
-            written = parking.on_parked(self._connection, self._tables, self._parked, nets) if self._parked else nets
+            written = changes.on_parked(self._connection, self._tables, self._parked, nets) if self._parked else nets
             self._take_guards_off({net.change.table for net in written} & self._replicated)
             changes.write(self._connection, self._tables, written, self._path)
             if self._parked:
                 net_changes.drop(self._connection, [net for net in written if net not in nets])
-                parking.parked_rows(self._connection, self._catalog).forget(self._parked)
+                changes.parked_rows(self._connection, self._catalog).forget(self._parked)
                 self._parked = ()
         for sequence in action.sequences:
             running.set_sequence(self._connection, self._catalog, sequence)
@@ -344,12 +387,12 @@ class OpenDuckDB(OpenReplica):
 
     def obstacle(self, step: Step, error: StepError) -> Obstacle | None:
         with using(self._path):
-            return obstacles.find(self._connection, self._tables, self._replicated, step, error)
+            return find(self._connection, self._tables, self._replicated, step, error)
 
     # Schema changes --------------------------------------------------------------------------------------------------
 
     def _run_ddl(self, statement: Ddl) -> None:
-        if not relevance.is_run(statement, self.state.tables):
+        if not left_out.is_run(statement, self.state.tables):
             return
         before = self._shown or shown(self._connection, self._catalog)
         others = objects.present(self._connection, self._catalog) if self._made is not None else {}
@@ -426,7 +469,7 @@ def open_as(
             state = states.read(connection, catalog, str(into))
             if state.catalog != catalog:
                 raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
-            parking.parked_rows(connection, catalog).rescue(str(into))
+            changes.parked_rows(connection, catalog).rescue(str(into))
             return kind(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
     except BaseException:
         connection.close()

@@ -12,10 +12,10 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
 from wlc.farm.model import file_column
 from wlr.engine.calculator import using
-from wlr.engine.duckdb import state as states
-from wlr.engine.duckdb.connection import attach
-from wlr.engine.duckdb.parking import parked_rows
-from wlr.engine.scan import Scan
+from wlr.engine.contract import Scan
+from wlr.engine.duckdb import wlr_schema as states
+from wlr.engine.duckdb.changes import parked_rows
+from wlr.engine.duckdb.replica_file import attach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

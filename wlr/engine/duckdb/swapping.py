@@ -24,12 +24,11 @@ from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
 from wlc.farm.store.local import synchronize
 from wlr.engine.calculator import using
 from wlr.engine.duckdb import objects
-from wlr.engine.duckdb import state as states
+from wlr.engine.duckdb import wlr_schema as states
 from wlr.engine.duckdb.build import build
-from wlr.engine.duckdb.connection import attach, present_before, work_folder
-from wlr.engine.duckdb.file_opens import is_open_elsewhere, watched_opens
+from wlr.engine.duckdb.objects import read_tables
 from wlr.engine.duckdb.replica import OpenDuckDB, open_as
-from wlr.engine.duckdb.tables import read_tables
+from wlr.engine.duckdb.replica_file import attach, is_open_elsewhere, present_before, watched_opens, work_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,11 +37,10 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.model import TableFile
-    from wlr.engine.bulk import Bulk
-    from wlr.engine.contract import NewReplica
+    from wlr.engine.contract import Bulk, NewReplica
     from wlr.engine.quarantine_tables import Quarantined
-    from wlr.engine.state import ReplicaState
-    from wlr.plan.step import Step
+    from wlr.engine.replica_state import ReplicaState
+    from wlr.replay.plan.step import Step
 
 
 def spare_of(into: Path) -> Path:

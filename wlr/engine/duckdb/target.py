@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb.opening import wal_of
 from wlc.farm.errors import InvalidError
 from wlr.engine.contract import DELETE_PLACE, DatabaseFile, Guarded, Rebuildable
-from wlr.engine.duckdb.connection import present_before, work_folder
-from wlr.engine.duckdb.state import look
+from wlr.engine.duckdb.replica_file import present_before, work_folder
+from wlr.engine.duckdb.wlr_schema import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.model import Ddl
-    from wlr.engine.bulk import Bulk
-    from wlr.engine.contract import NewReplica
+    from wlr.engine.contract import Bulk, NewReplica, Scan
     from wlr.engine.duckdb.replica import OpenDuckDB
-    from wlr.engine.scan import Scan
-    from wlr.engine.state import ReplicaState
+    from wlr.engine.replica_state import ReplicaState
 
 
 class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
@@ -66,7 +64,7 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
 
     def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:
         if self._adopts and self._has_content():
-            from wlr.engine.duckdb.adoption import refuse_taken
+            from wlr.engine.duckdb.build import refuse_taken
 
             refuse_taken(self.place.path, statements, patterns)
 
@@ -75,7 +73,7 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
 
     def build(self, new: NewReplica) -> None:
         if self._adopts and self._has_content():
-            from wlr.engine.duckdb.adoption import adopt
+            from wlr.engine.duckdb.build import adopt
 
             adopt(self.place.path, new)
         else:
@@ -85,8 +83,7 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
         self._catalog = new.state.catalog
 
     def rebuild(self, new: NewReplica) -> None:
-        from wlr.engine.duckdb.adoption import is_adopted, make_anew
-        from wlr.engine.duckdb.build import build
+        from wlr.engine.duckdb.build import build, is_adopted, make_anew
 
         if self._is_swapped():
             from wlr.engine.duckdb.swapping import rebuild
@@ -108,7 +105,7 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
         return self._did_swap if self._swaps is None else self._swaps
 
     def remove(self) -> None:
-        from wlr.engine.duckdb.adoption import is_adopted, remove
+        from wlr.engine.duckdb.build import is_adopted, remove
 
         catalog = self.read_state().catalog
         if not is_adopted(self.place.path):

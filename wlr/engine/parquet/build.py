@@ -13,16 +13,15 @@ from wlc.farm.lease import Lease
 from wlr.engine.contract import NewReplica, loading
 from wlr.engine.parquet.catalog import LakeCatalog
 from wlr.engine.parquet.executor import LocalExecutor
-from wlr.engine.parquet.folder import LEASE, Pointer, TakenOverError, work_folder
+from wlr.engine.parquet.folder import LEASE, LakeTable, Pointer, TakenOverError, Version, work_folder
 from wlr.engine.parquet.open_tables import OpenTables
-from wlr.engine.parquet.version import LakeTable, Version
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.farm.model import SnapshotTable
     from wlr.engine.parquet.folder import LakeFolder
-    from wlr.fold.files import Executor
+    from wlr.replay.fold.files import Executor
 
 
 _HINT = "The snapshot was made by another version."

@@ -14,18 +14,17 @@ from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name, SequencePosition
-from wlr.ddl import relevance, running
-from wlr.ddl.claims import NOTHING, Claims
-from wlr.ddl.shown_catalog import shown
 from wlr.engine.calculator import applying, open_scratch
 from wlr.engine.contract import loading
-from wlr.plan.failure import StepError
+from wlr.replay.ddl import left_out, running
+from wlr.replay.ddl.claims import NOTHING, Claims, shown
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from wlc.farm.model import Ddl, Layout
-    from wlr.ddl.claims import ShownCatalog
+    from wlr.replay.ddl.claims import ShownCatalog
 
 _HINT = "It was written by another version, or does not fit --tables."
 
@@ -75,9 +74,9 @@ class LakeCatalog:
             try:
                 ran += [statement] if self.run(statement, is_snapshot=True) else []
             except StepError as error:
-                if relevance.may_fail(statement, self._patterns, self.tables()):
+                if left_out.may_fail(statement, self._patterns, self.tables()):
                     continue
-                raise relevance.unmet_reference(statement, self._patterns) or UnsupportedError(
+                raise left_out.unmet_reference(statement, self._patterns) or UnsupportedError(
                     f"{statement.kind} {statement.object} cannot be run: {error.cause}",
                     hint=_HINT,
                 ) from error
@@ -110,7 +109,7 @@ class LakeCatalog:
         Raises:
             StepError: It cannot be run.
         """
-        if not relevance.is_run(statement, self._patterns):
+        if not left_out.is_run(statement, self._patterns):
             return False
         # A snapshot's statements alter no table, and are compared together.
         before = NOTHING if is_snapshot else self._show()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from wlr.engine.alteration import alter
 from wlr.engine.calculator import applying, connect, is_broken
 from wlr.engine.table_files import fetched, publish
-from wlr.fold import file_rewrite, unfit_changes
-from wlr.fold.data_check import refuse_other_images
-from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
-from wlr.fold.net_changes import sources
-from wlr.plan.failure import StepError, naming
+from wlr.replay.fold import file_rewrite, unfit_changes
+from wlr.replay.fold.data_check import refuse_other_images
+from wlr.replay.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
+from wlr.replay.fold.net_changes import sources
+from wlr.replay.plan.failure import StepError, naming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import Name, TableFile
     from wlc.farm.store import Store
-    from wlr.fold.file_rewrite import Merged, Piece
+    from wlr.replay.fold.file_rewrite import Merged, Piece
 
 
 # Files that are merged at the same time: one alone leaves cores idle while it begins and ends.

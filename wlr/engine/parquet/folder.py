@@ -6,8 +6,10 @@
     data/main.orders/000000000042-4f1c-0.parquet    rows as of tick 42 and later, until another file takes its place
 
 A step writes data files, then a manifest, then replaces the pointer by compare-and-swap: that is its commit point.
-Files of a later tick than the pointer's are what a run that died has left. Readers of an older manifest find all of
-its files until `prune` removes them.
+Files of a later tick than the pointer's are what a run that died has left. Readers of an older manifest find all of its
+files until `prune` removes them.
+
+The content of a Parquet replica at one tick, and the manifest that describes it.
 """
 
 from __future__ import annotations
@@ -16,26 +18,89 @@ import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from wlc.farm import paths
 from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
-from wlc.farm.json_fields import JsonForm, JsonKey, Presence, RelativePath, Sha256
+from wlc.farm.json_fields import FORMAT_VERSION, FormatVersion, JsonForm, JsonKey, Later, Presence, RelativePath, Sha256
+from wlc.farm.model import Ddl, Layout, SequencePosition
+from wlc.farm.names import TableName
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import ConflictError, MissingError, open_store
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.contract import no_replica
-from wlr.engine.parquet.version import ANEW, Version, decode_version, encode_version
-from wlr.engine.state import ReplicaState, as_settings, settings_json, settings_keys
+from wlr.engine.replica_state import (
+    ReplicaState,
+    StartOrPosition,
+    WrittenContained,
+    as_settings,
+    settings_json,
+    settings_keys,
+)
 from wlr.engine.table_files import DATA
+from wlr.replay.fold.files import FilePart
+from wlr.replay.fold.tally import Tallies
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from wlc.farm.lease import Lease
     from wlc.farm.store import Store
+
+
+ANEW = "Make the replica anew."
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table and its files, which do not overlap and come in key order where there is a key."""
+
+    table: TableName
+    layout: Layout
+    parts: Annotated[tuple[FilePart, ...], JsonKey("files")]
+
+    @property
+    def rows(self) -> int:
+        """Number of its rows."""
+        return sum(part.file.rows for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The replica at one tick.
+
+    Attributes:
+        made: When it became the current one.
+        schema: Statements that build the schema on an empty database; `schema_after`: those to run once rows are there.
+        digests: What the tables hold; see `wlr.replay.fold.tally`.
+        contained: What it contains of other sites, too; see `ReplicaState`.
+    """
+
+    position: StartOrPosition
+    batch_last: int
+    clock: datetime | None
+    digests: Tallies
+    contained: Later[WrittenContained]
+    made: datetime
+    catalog: str
+    schema: tuple[Ddl, ...]
+    schema_after: tuple[Ddl, ...]
+    sequences: tuple[SequencePosition, ...]
+    tables: tuple[LakeTable, ...]
+    format: FormatVersion = FORMAT_VERSION
+
+    @property
+    def paths(self) -> set[str]:
+        """Paths of the data files that it names."""
+        return {part.file.path for table in self.tables for part in table.parts}
+
+
+_VERSION = Document("manifest", Version, hint=ANEW)
+encode_version, decode_version = _VERSION.encode, _VERSION.decode
+
 
 POINTER = "wlr.pointer"
 LEASE = "wlr.lease"
@@ -63,8 +128,8 @@ class Pointer:
     state: Annotated[ReplicaState, Presence.INLINE, JsonForm(as_settings, settings_json, settings_keys())]
 
 
-_DOCUMENT = Document("pointer", Pointer, format=None, hint=ANEW)
-encode_pointer, decode_pointer = _DOCUMENT.encode, _DOCUMENT.decode
+_POINTER = Document("pointer", Pointer, format=None, hint=ANEW)
+encode_pointer, decode_pointer = _POINTER.encode, _POINTER.decode
 
 
 class LakeFolder:

@@ -12,31 +12,39 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
 from wlc.farm.lease import Lease
 from wlc.farm.model import Ddl
-from wlr.ddl import relevance
 from wlr.engine.contract import OpenReplica
 from wlr.engine.misfit import misfit
 from wlr.engine.parquet import open_tables
 from wlr.engine.parquet.catalog import LakeCatalog, by_id
 from wlr.engine.parquet.executor import LocalExecutor
-from wlr.engine.parquet.folder import LEASE, LakeFolder, Pointer, TakenOverError, with_version, work_folder
-from wlr.engine.parquet.version import LakeTable, Version
-from wlr.engine.state import after
-from wlr.fold import unfit_changes
-from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
-from wlr.fold.tally import Tally
-from wlr.plan.failure import ContradictionError, StepError, naming
-from wlr.plan.log_steps import Limits
-from wlr.plan.step import Fold
+from wlr.engine.parquet.folder import (
+    LEASE,
+    LakeFolder,
+    LakeTable,
+    Pointer,
+    TakenOverError,
+    Version,
+    with_version,
+    work_folder,
+)
+from wlr.engine.replica_state import after
+from wlr.replay.ddl import left_out
+from wlr.replay.fold import unfit_changes
+from wlr.replay.fold.files import Alteration, Executor, FilePart, MergeJob
+from wlr.replay.fold.tally import Tally
+from wlr.replay.plan.failure import ContradictionError, StepError, naming
+from wlr.replay.plan.log_steps import Limits
+from wlr.replay.plan.step import Fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from wlc.farm.model import Name, TableFile
-    from wlr.engine.bulk import Bulk
-    from wlr.engine.state import ReplicaState
-    from wlr.fold.files import MergedFiles
-    from wlr.plan.step import Action, Step, TableChange
+    from wlr.engine.contract import Bulk
+    from wlr.engine.replica_state import ReplicaState
+    from wlr.replay.fold.files import MergedFiles
+    from wlr.replay.plan.step import Action, Step, TableChange
 
 # A step rewrites every file that it touches, so few large steps cost less; unfinished work is kept on disk.
 LIMITS = Limits(rows=500_000_000, transactions=2_000_000, files=4096)
@@ -189,7 +197,7 @@ class OpenLake(OpenReplica):
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+        left_out.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
         # The step counts already, whatever happens now; the next run brings the logs level.
         self._open_tables()
 
@@ -215,7 +223,7 @@ class OpenLake(OpenReplica):
                 isinstance(error, StepError)
                 and not isinstance(error, ContradictionError)
                 and number not in skipped
-                and relevance.may_be_left_out(actions, number, self.state.tables, draft.tables)
+                and left_out.may_be_left_out(actions, number, self.state.tables, draft.tables)
             ):
                 return number
             raise

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.duckdb.parquet import rows_of
 from wlc.dialect.sql import quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import file_column
 from wlr.engine.calculator import connect
+from wlr.engine.contract import Scan
 from wlr.engine.parquet.folder import with_version
-from wlr.engine.scan import Scan
 from wlr.engine.table_files import fetched
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.farm.model import Name
-    from wlr.engine.parquet.folder import LakeFolder
-    from wlr.engine.parquet.version import LakeTable
+    from wlr.engine.parquet.folder import LakeFolder, LakeTable
 
 
 @contextmanager

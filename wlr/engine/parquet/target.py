@@ -6,21 +6,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm import table_names
+from wlc.farm import typed_names
 from wlc.farm.clock import utc_now
-from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import Digest, Manifest, SnapshotTable
 from wlc.farm.paths import snapshot_data_path
-from wlr.engine.contract import Lake, Rebuildable
+from wlc.farm.typed_names import tables_meant
+from wlr.engine.contract import Lake, Rebuildable, StoredTables
 from wlr.engine.parquet.build import build, rebuild
 from wlr.engine.parquet.folder import LakeFolder, with_version
 from wlr.engine.parquet.open_tables import DELTA
 from wlr.engine.parquet.replica import open_replica
 from wlr.engine.parquet.scan import scanned
-from wlr.engine.scan import StoredTables
 from wlr.engine.table_files import fetched
-from wlr.plan.retention import PrunedTicks, keep_ticks, parse_keep
+from wlr.replay.plan.retention import PrunedTicks, keep_ticks, parse_keep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,13 +28,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from wlc.farm.model import DataFile, Name
-    from wlr.engine.bulk import Bulk
-    from wlr.engine.contract import NewReplica
+    from wlr.engine.contract import Bulk, NewReplica, Scan
+    from wlr.engine.parquet.folder import LakeTable, Version
     from wlr.engine.parquet.replica import OpenLake
-    from wlr.engine.parquet.version import LakeTable, Version
     from wlr.engine.place import Place
-    from wlr.engine.scan import Scan
-    from wlr.engine.state import ReplicaState
+    from wlr.engine.replica_state import ReplicaState
 
 # A run that was killed may have left half-written files. No file takes longer than this to write.
 _HALF_WRITTEN_S = 86_400.0
@@ -83,7 +80,7 @@ class ParquetTarget(Lake, Rebuildable):
 
     def files(self, table: str, tick: int | None = None) -> list[str]:
         tables = {found.table: found for found in self._version(tick).tables}
-        if (name := table_names.find(table, tables)) is not None:
+        if (name := typed_names.find(table, tables)) is not None:
             return [f"{self.folder.url}/{part.file.path}" for part in tables[name].parts]
         raise InvalidError(f"{self} has no table {table}", hint=tables_meant(table, tables), path=str(self))
 

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
-from wlr.ddl import left_out
 from wlr.engine.postgres import permitted_ddl
-from wlr.engine.postgres.catalog import views_over
-from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
-from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reachable_functions import ReachingError, refuse_reaching, short
-from wlr.plan.failure import StepError
+from wlr.engine.postgres.catalog import is_own, views_over
+from wlr.engine.postgres.permitted_ddl import ReachingError, refuse_reaching, short
+from wlr.engine.postgres.replica_connection import applying, fetch, run, run_foreign
+from wlr.replay.ddl import left_out
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from wlc.dialect.postgres.connection import Connection
-    from wlr.engine.postgres.connection import Address
+    from wlc.dialect.postgres.server_connection import Connection
+    from wlr.engine.postgres.replica_connection import Address
 
 _NAME = r'"(?:[^"]|"")+"'
 _PRIVILEGE = rf"(?:SELECT|INSERT|UPDATE|DELETE|TRUNCATE|REFERENCES|USAGE|EXECUTE)(?: \({_NAME}\))?"

@@ -9,32 +9,31 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnavailableError
-from wlr.ddl.claims import Claims
 from wlr.engine.calculator import applying as folding
 from wlr.engine.contract import NewReplica, loading
-from wlr.engine.postgres import connection as connections
-from wlr.engine.postgres import state as states
+from wlr.engine.postgres import replica_connection as connections
+from wlr.engine.postgres import wlr_schema as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.access import Access
-from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
-from wlr.engine.postgres.connection import Address, applying, using
+from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, refuse_own, refuse_schema, told_apart
 from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop
-from wlr.engine.postgres.names import MAIN, Names, refuse_own, refuse_schema
+from wlr.engine.postgres.replica_connection import Address, applying, using
 from wlr.engine.postgres.shown_catalog import shown, shown_after
-from wlr.engine.state import encode
-from wlr.fold import unfit_changes
-from wlr.plan.patterns import matches
+from wlr.engine.replica_state import encode
+from wlr.replay.ddl.claims import Claims
+from wlr.replay.fold import unfit_changes
+from wlr.replay.plan.patterns import matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.model import Ddl, Manifest, Name, SnapshotTable
     from wlr.engine.place import Place
     from wlr.engine.postgres.translate import PostgresStatement
-    from wlr.engine.state import ReplicaState
+    from wlr.engine.replica_state import ReplicaState
 
 _TABLE = "r"
 

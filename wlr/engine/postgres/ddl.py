@@ -12,27 +12,26 @@ from psycopg import errors
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import AlteredObject, CreatedObject, Ddl, Name, RenamedObject
-from wlr.ddl import left_out
-from wlr.ddl.relevance import is_wanted, may_fail
-from wlr.ddl.statements import refuse_oversized, short, understanding
 from wlr.engine.postgres import missing_features, permitted_ddl
 from wlr.engine.postgres.access import Access, is_access, unknown_access
-from wlr.engine.postgres.catalog import PostgresCatalog, views_over
-from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
-from wlr.engine.postgres.names import MAIN, is_own
-from wlr.engine.postgres.reachable_functions import ReachingError
-from wlr.engine.postgres.state import let_go
+from wlr.engine.postgres.catalog import MAIN, PostgresCatalog, is_own, views_over
+from wlr.engine.postgres.permitted_ddl import ReachingError
+from wlr.engine.postgres.replica_connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.translate import PostgresStatement, Translation, Translator
-from wlr.plan.failure import StepError
+from wlr.engine.postgres.wlr_schema import let_go
+from wlr.replay.ddl import left_out
+from wlr.replay.ddl.left_out import is_wanted, may_fail
+from wlr.replay.ddl.running import refuse_oversized, short, understanding
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.model import DdlEffect, SequencePosition
-    from wlr.engine.postgres.connection import Address
-    from wlr.engine.postgres.names import Names
-    from wlr.plan.step import Step
+    from wlr.engine.postgres.catalog import Names
+    from wlr.engine.postgres.replica_connection import Address
+    from wlr.replay.plan.step import Step
 
 EXTENSION = "CREATE EXTENSION"
 _UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."

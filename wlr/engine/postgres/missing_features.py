@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
-from wlr.engine.postgres.reachable_functions import depths, pieces, plain
+from wlr.engine.postgres.permitted_ddl import depths, pieces, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,12 @@
-"""Checks of schema changes in PostgreSQL's own words: texts from the farm are data, so only known kinds are run."""
+"""Checks of schema changes in PostgreSQL's own words: texts from the farm are data, so only known kinds are run.
+
+What a statement of a PostgreSQL master could reach by the functions and tables that it names.
+
+Statements from the farm run with the privileges of the replica's role, which may be a superuser. What they create calls
+functions later: for every row that is written, or when a view is read. So a statement is refused if it names a function
+that is not public, or that changes or runs anything. A routine is created only if its body computes and reads and does
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +15,214 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wlc.farm.model import Name
-from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reachable_functions import (
-    ReachingError,
-    depths,
-    does,
-    pieces,
-    plain,
-    refuse_reaching,
-    routines,
-    short,
-)
-from wlr.plan.failure import StepError
+from wlr.engine.postgres.catalog import is_own
+from wlr.engine.postgres.replica_connection import fetch
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
+
+
+_PIECE = re.compile(
+    r"""(?P<string>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)"""
+    r"""|(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<name>"(?:[^"]|"")*")|(?P<word>[^\W\d][\w$]*)|(?P<number>\d[\w.]*)"""
+    r"""|(?P<sign>\S)""",
+    re.DOTALL,
+)
+# PostgreSQL reads on differently than `_PIECE` after these: escapes in names, a quote next to a number.
+_ESCAPED = re.compile(r"""&['"]""")
+# Volatile functions that return a value and change nothing but a sequence, and the methods of TABLESAMPLE.
+_HARMLESS = (
+    "bernoulli system"
+    " nextval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
+    " statement_timestamp uuid_generate_v1 uuid_generate_v1mc uuid_generate_v4"
+).split()
+# These functions read tables or run queries that a text names.
+_BY_TEXT = re.compile(r"_to_xml|^(?:crosstab|connectby|dblink|ts_stat|ts_rewrite)")
+_FUNCTIONS = """
+    SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.proname = ANY(%s) AND p.proname <> ALL(%s) AND (
+        (p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = ANY(%s)
+            AND (p.provolatile = 'v' OR NOT has_function_privilege('public', p.oid, 'EXECUTE')))
+        OR (p.provolatile <> 'i' AND EXISTS (SELECT FROM pg_depend AS d
+            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')))
+"""
+# Routines of the database. The server keeps those that are not volatile from changing anything, in SQL and PL/pgSQL.
+_ROUTINES = """
+    SELECT n.nspname, p.proname, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) END,
+        p.provolatile <> 'v' AND NOT p.prosecdef AND has_function_privilege('public', p.oid, 'EXECUTE')
+            AND NOT EXISTS (SELECT FROM pg_aggregate AS g JOIN pg_proc AS f
+                ON f.oid IN (aggtransfn, aggfinalfn, aggcombinefn, aggmtransfn, aggminvtransfn, aggmfinalfn)
+                WHERE g.aggfnoid = p.oid AND (f.provolatile = 'v' OR f.prosecdef))
+    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+    WHERE p.proname = ANY(%s) AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
+        AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND NOT EXISTS (SELECT FROM pg_depend AS d
+            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+"""
+_TABLES = """
+    SELECT c.relname FROM pg_class AS c WHERE c.relname = ANY(%s) AND c.relnamespace = 'pg_catalog'::regnamespace
+        AND c.relkind IN ('r', 'v') AND NOT has_table_privilege('public', c.oid, 'SELECT')
+"""
+# Words that occur only in a body that does more than compute and read.
+_DOES = frozenset(
+    "ALTER CALL COMMIT COPY CREATE DELETE DISCARD DO DROP EXECUTE GRANT IMPORT INSERT LISTEN LOAD MERGE NOTIFY PREPARE"
+    " REFRESH REINDEX RESET REVOKE ROLLBACK SECURITY SET TRUNCATE UPDATE VACUUM".split()
+)
+
+
+class ReachingError(StepError):
+    """A statement calls or reads what is not the farm's."""
+
+
+def pieces(statement: str) -> list[re.Match[str]]:
+    """Split a statement into pieces; comments are left out.
+
+    Raises:
+        StepError: PostgreSQL could split the statement differently.
+    """
+    found = list(_PIECE.finditer(statement))
+    for match in found:
+        text = match.group(0)
+        # PostgreSQL's comments can be nested.
+        is_nested = match.lastgroup == "comment" and text.startswith("/*") and "/*" in text[2:]
+        is_escaped = text in ("u", "U") and _ESCAPED.match(statement, match.end())
+        is_joined = match.lastgroup == "number" and statement[match.end() : match.end() + 1] in ("'", '"')
+        if is_nested or is_escaped or is_joined:
+            raise StepError(f"text that can be read in two ways: {short(statement)}")
+    return [match for match in found if match.lastgroup != "comment"]
+
+
+def plain(piece: re.Match[str]) -> str:
+    """Return a piece, without its quotes if it is a name."""
+    return piece.group(0)[1:-1].replace('""', '"') if piece.lastgroup == "name" else piece.group(0)
+
+
+def depths(listed: list[re.Match[str]]) -> list[int]:
+    """Count the open brackets at each piece. A closing bracket lies outside of its pair."""
+    depth, found = 0, []
+    for piece in listed:
+        depth += (piece.group(0) == "(") - (piece.group(0) == ")")
+        found.append(depth)
+    return found
+
+
+def short(statement: str) -> str:
+    """Return a statement in one line that fits into a message."""
+    text = " ".join(statement.split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
+    """Refuse a statement that names what the farm must not reach, in the body of a routine as well.
+
+    Args:
+        connection: To the replica, whose catalog says what functions do.
+        statement: One statement in PostgreSQL's dialect.
+        table: The object of the statement, for errors.
+
+    Raises:
+        ReachingError: The statement names such a function or table; so does the message.
+    """
+    groups = _groups(pieces(statement))
+    called = _called(groups)
+    # A name in another schema, which may be that of a table, is not one of the server's own functions.
+    built_in = {name for name, schema in called if schema in (None, "pg_catalog")}
+    named = {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
+    names = sorted({name for name, _ in called})
+    reached = [row[0] for row in fetch(connection, _FUNCTIONS, [names, _HARMLESS, sorted(built_in)])]
+    reached += [name for name in names if _BY_TEXT.search(name)]
+    if reached:
+        message = f"function {sorted(reached)[0]} is not the farm's to call: {short(statement)}"
+        raise ReachingError(message, table=table)
+    if hidden := fetch(connection, _TABLES, [sorted(named)]):
+        message = f"table pg_catalog.{hidden[0][0]} is not the farm's to read: {short(statement)}"
+        raise ReachingError(message, table=table)
+
+
+def routines(connection: Connection, statement: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the routines of the database that a statement may call, in the body of a routine as well.
+
+    Args:
+        connection: To the replica.
+        statement: One statement in PostgreSQL's dialect.
+
+    Yields:
+        Name and definition ("" for an aggregate) of each, and whether PUBLIC may call it and it changes nothing.
+    """
+    called = _called(_groups(pieces(statement)))
+    for schema, name, definition, is_quiet in fetch(connection, _ROUTINES, [sorted({name for name, _ in called})]):
+        if {(name, schema), (name, None)} & called:
+            yield f"{schema}.{name}", definition or "", is_quiet
+
+
+def does(statement: str) -> str | None:
+    """Say what the body of a routine does besides computing and reading, or that it cannot be read; None if nothing."""
+    listed = pieces(statement)
+    words = [piece.group(0).upper() if piece.lastgroup == "word" else "" for piece in listed]
+    bodies = [piece for piece in listed if piece.lastgroup == "string"]
+    starts = [at for at, word in enumerate(words) if word == "AS"]
+    following = [listed[at + 1] for at in starts if at + 1 < len(listed)]
+    inside: list[re.Match[str]] = []
+    if "ATOMIC" in words:
+        inside = listed[words.index("ATOMIC") :]
+    elif "RETURN" in words:
+        inside = listed[words.index("RETURN") :]
+    for piece in bodies:
+        if piece not in following:
+            continue
+        # Adjacent texts are one text to PostgreSQL; E'' has escapes.
+        place = listed.index(piece) + 1
+        is_joined = place < len(listed) and listed[place].lastgroup == "string"
+        text = _content(piece)
+        if text is None or is_joined:
+            return "cannot be read"
+        inside += pieces(text)
+    found = [p.group(0).upper() for p in inside if p.lastgroup == "word" and p.group(0).upper() in _DOES]
+    return f"does {found[0]}" if found else None
+
+
+def _is_routine(listed: list[re.Match[str]]) -> bool:
+    return any(piece.group(0).upper() in ("FUNCTION", "PROCEDURE", "ROUTINE") for piece in listed[:4])
+
+
+def _groups(listed: list[re.Match[str]]) -> list[list[re.Match[str]]]:
+    """Return a statement's pieces, and those of texts in it that may be bodies: other texts are data."""
+    texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
+    return [listed, *(_quietly(text) for text in texts if text is not None)]
+
+
+def _called(groups: Iterable[list[re.Match[str]]]) -> set[tuple[str, str | None]]:
+    """Return the names before an opening bracket, each with its schema if it has one."""
+    found = set()
+    for group in groups:
+        for at, (one, after) in enumerate(pairwise(group)):
+            if after.group(0) == "(" and one.lastgroup in ("name", "word"):
+                is_qualified = at >= 2 and group[at - 1].group(0) == "."
+                found.add((_folded(one), _folded(group[at - 2]) if is_qualified else None))
+    return found
+
+
+def _folded(piece: re.Match[str]) -> str:
+    return plain(piece) if piece.lastgroup == "name" else piece.group(0).lower()
+
+
+def _content(piece: re.Match[str]) -> str | None:
+    """Return the text of a string; None if it has escapes."""
+    text = piece.group(0)
+    if text[0] == "$":
+        length = len(piece.group("tag") or "") + 2
+        return text[length:-length]
+    return text[1:-1].replace("''", "'") if text[0] == "'" else None
+
+
+def _quietly(text: str) -> list[re.Match[str]]:
+    """Split a text that may be a body or anything else; an ambiguous one has no pieces."""
+    try:
+        return pieces(text)
+    except StepError:
+        return []
+
 
 _VERBS = r"(?:CREATE (?:OR REPLACE )?|ALTER |DROP |COMMENT ON |REFRESH )"
 _HOLD_ROWS = r"(?:(?:UNLOGGED )?TABLE|SCHEMA|SEQUENCE|TYPE|DOMAIN)"

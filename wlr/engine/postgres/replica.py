@@ -11,42 +11,41 @@ import psycopg
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlc.farm.schema_fold import table_effects
-from wlr.ddl.claims import Claims
-from wlr.ddl.left_out import to_retry
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import applying as applying_locally
 from wlr.engine.calculator import is_broken
 from wlr.engine.contract import OpenReplica
-from wlr.engine.postgres import connection as connections
-from wlr.engine.postgres import state as states
+from wlr.engine.postgres import replica_connection as connections
+from wlr.engine.postgres import wlr_schema as states
 from wlr.engine.postgres import write
-from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
-from wlr.engine.postgres.connection import Address, applying, using
+from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, refuse_schema, told_apart
 from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
-from wlr.engine.postgres.names import MAIN, Names, refuse_schema
+from wlr.engine.postgres.replica_connection import Address, applying, using
 from wlr.engine.postgres.shown_catalog import shown, shown_after
-from wlr.engine.state import after, changed
-from wlr.fold import net_changes as net_changes
-from wlr.fold import unfit_changes
-from wlr.fold.tally import Tally
-from wlr.plan.failure import StepError, in_the_way, lost, naming
-from wlr.plan.log_steps import LIMITS
-from wlr.plan.step import Fold
+from wlr.engine.replica_state import after, changed
+from wlr.replay.ddl.claims import Claims
+from wlr.replay.ddl.left_out import to_retry
+from wlr.replay.fold import net_changes as net_changes
+from wlr.replay.fold import unfit_changes
+from wlr.replay.fold.tally import Tally
+from wlr.replay.plan.failure import StepError, in_the_way, lost, naming
+from wlr.replay.plan.log_steps import LIMITS
+from wlr.replay.plan.step import Fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.model import TableFile
-    from wlr.engine.bulk import Bulk
+    from wlr.engine.contract import Bulk
     from wlr.engine.place import Place
     from wlr.engine.quarantine_tables import Quarantined
-    from wlr.engine.state import ReplicaState
-    from wlr.fold.net_changes import NetChange
-    from wlr.plan.failure import Obstacle
-    from wlr.plan.step import Action, Step
+    from wlr.engine.replica_state import ReplicaState
+    from wlr.replay.fold.net_changes import NetChange
+    from wlr.replay.plan.failure import Obstacle
+    from wlr.replay.plan.step import Action, Step
 
 
 def open_replica(place: Place, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenPostgres:

@@ -12,15 +12,14 @@ from wlc.dialect.types import parse, store_sql
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Layout, file_column
-from wlr import log_reader
 from wlr.engine.calculator import connect as connect_duckdb
-from wlr.engine.postgres import connection as connections
-from wlr.engine.postgres import state as states
-from wlr.engine.postgres.catalog import PostgresCatalog
-from wlr.engine.postgres.connection import Address, using
-from wlr.engine.postgres.names import Names
-from wlr.engine.postgres.types import postgres_type
-from wlr.engine.scan import Scan
+from wlr.engine.contract import Scan
+from wlr.engine.postgres import replica_connection as connections
+from wlr.engine.postgres import wlr_schema as states
+from wlr.engine.postgres.catalog import Names, PostgresCatalog
+from wlr.engine.postgres.expressions import postgres_type
+from wlr.engine.postgres.replica_connection import Address, using
+from wlr.replay import log_reader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.dialect.types import ColumnType
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Column, Name, Position

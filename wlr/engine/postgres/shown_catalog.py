@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from wlc.farm.model import Check, Name, Reference, Unique
 from wlc.farm.schema_fold import FoldedIndex, FoldedTable, SchemaFold, ordered
-from wlr.ddl.claims import ShownCatalog
 from wlr.engine.postgres.catalog import USER
-from wlr.engine.postgres.connection import fetch
+from wlr.engine.postgres.replica_connection import fetch
+from wlr.replay.ddl.claims import ShownCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.model import TableConstraint
 
 _Shown = TypeVar("_Shown")

@@ -10,7 +10,7 @@ from wlr.engine.contract import Guarded, Roles
 from wlr.engine.postgres.build import build
 from wlr.engine.postgres.replica import open_replica
 from wlr.engine.postgres.scan import scanned
-from wlr.engine.postgres.state import find_state
+from wlr.engine.postgres.wlr_schema import find_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from wlr.engine.bulk import Bulk
-    from wlr.engine.contract import NewReplica
+    from wlr.engine.contract import Bulk, NewReplica, Scan
     from wlr.engine.postgres.replica import OpenPostgres
-    from wlr.engine.scan import Scan
-    from wlr.engine.state import ReplicaState
+    from wlr.engine.replica_state import ReplicaState
 
 
 class PostgresTarget(Guarded, Roles):

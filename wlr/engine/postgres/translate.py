@@ -1,9 +1,12 @@
 """Schema changes of a DuckDB master as PostgreSQL's statements.
 
 The record's layout says what the columns and the key of a table are after the change. Only what it does not say is read
-from the statement's text: what the change does to the table. A thing that holds no rows
-(view, macro, index, default, check, comment) may be left out if it has no counterpart in PostgreSQL; other things may
-not.
+from the statement's text: what the change does to the table. A thing that holds no rows (view, macro, index, default,
+check, comment) may be left out if it has no counterpart in PostgreSQL; other things may not.
+
+The text of DuckDB's schema changes, read from left to right.
+
+Constraints of a DuckDB master's tables, for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -11,20 +14,149 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import AlteredObject, CreatedObject, DbObject, Layout, Name, Unique
-from wlr.ddl.left_out import listed_object
-from wlr.engine.postgres import types
-from wlr.engine.postgres.constraints import ConstraintTranslator
+from wlc.farm.model import AlteredObject, Check, CreatedObject, DbObject, Layout, Name, Reference, Unique
+from wlr.engine.postgres import expressions
+from wlr.engine.postgres.catalog import is_own
 from wlr.engine.postgres.expressions import expression_sql, view_sql
-from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.text import StatementReader
+from wlr.replay.ddl.left_out import listed_object
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from wlc.farm.model import Column, Ddl, TableConstraint
-    from wlr.engine.postgres.catalog import PostgresCatalog
-    from wlr.engine.postgres.names import Names
+    from wlr.engine.postgres.catalog import Names, PostgresCatalog
+
+
+@dataclass
+class StatementReader:
+    """Reads a statement token by token; every method that reads something passes it."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        self.tokens = tokens(self.text)
+        while self.tokens and self.tokens[-1].text == ";":
+            self.tokens.pop()
+        self.at = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.at >= len(self.tokens)
+
+    def peek(self, ahead: int = 0) -> str:
+        """Return the next word in capitals or sign without passing it; "" at the end, for strings and quoted names."""
+        at = self.at + ahead
+        if at >= len(self.tokens):
+            return ""
+        token = self.tokens[at]
+        return token.word or (token.text if token.kind in ("operator", "numeric_const") else "")
+
+    def word(self) -> str:
+        """Read the next word in capitals; "" if it is no word."""
+        found = self.peek()
+        self.at += 1
+        return found
+
+    def take(self, *words: str) -> bool:
+        """Read these words if they come next, and say whether they do."""
+        if any(self.peek(number) != word for number, word in enumerate(words)):
+            return False
+        self.at += len(words)
+        return True
+
+    def path(self) -> tuple[str, ...]:
+        """Read a name of one or more parts.
+
+        Raises:
+            ValueError: The next token is no name.
+        """
+        parts = [self.name()]
+        while self.take("."):
+            parts.append(self.name())
+        return tuple(parts)
+
+    def name(self) -> str:
+        """Read one identifier.
+
+        Raises:
+            ValueError: The next token is no name.
+        """
+        if self.is_done or self.tokens[self.at].kind not in ("identifier", "keyword"):
+            raise ValueError(f"no name at {self.rest()[:40]!r}")
+        self.at += 1
+        return self.tokens[self.at - 1].name
+
+    def items(self) -> list[str]:
+        """Read what is in brackets, and return the texts between the commas.
+
+        Raises:
+            ValueError: The next token is no opening bracket, or it is not closed.
+        """
+        if not self.take("("):
+            raise ValueError(f"no list at {self.rest()[:40]!r}")
+        depth, start, found = 1, self.tokens[self.at - 1].end, []
+        while not self.is_done:
+            token = self.tokens[self.at]
+            self.at += 1
+            if token.kind == "operator":
+                depth += (token.text in "([{") - (token.text in ")]}")
+                if depth == 0 or (depth == 1 and token.text == ","):
+                    found.append(self.text[start : token.start].strip())
+                    start = token.end
+                if depth == 0:
+                    return [item for item in found if item]
+        raise ValueError("a bracket is not closed")
+
+    def rest(self) -> str:
+        """Return the text that is left without passing it."""
+        if self.is_done:
+            return ""
+        return self.text[self.tokens[self.at].start : self.tokens[-1].end]
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintTranslator:
+    """Translates constraints of one table.
+
+    Attributes:
+        spelling: How columns of the table are written, by their names in lower case.
+        resolve: Finds a table or sequence that an expression names.
+        place: Finds the replica's table for one of the master's.
+        spelt: Returns a column of another table as it is written.
+    """
+
+    spelling: Mapping[str, str]
+    resolve: Callable[[tuple[str, ...]], Name]
+    place: Callable[[Name], Name]
+    spelt: Callable[[Name, str], str]
+
+    def action(self, constraint: TableConstraint) -> tuple[str, str]:
+        """Return what adds a constraint to its table, "" if it has no counterpart, and its name in a warning."""
+        match constraint:
+            case Unique(columns):
+                return f"ADD UNIQUE ({self._listed(columns)})", "a UNIQUE constraint"
+            case Check(_, sql):
+                return self._check(sql), "a CHECK constraint"
+            case Reference(columns, to, keys):
+                table = self.place(to)
+                referred = ", ".join(quote(self.spelt(table, key)) for key in keys)
+                # The master has checked the rows.
+                added = f"ADD FOREIGN KEY ({self._listed(columns)}) REFERENCES {table.sql} ({referred}) NOT VALID"
+                return added, "a foreign key"
+
+    def _check(self, sql: str) -> str:
+        try:
+            return f"ADD CHECK ({expression_sql(sql, self.spelling, self.resolve)})"
+        except UnsupportedError:
+            return ""
+
+    def _listed(self, columns: Iterable[str]) -> str:
+        return ", ".join(quote(self.spelling.get(column.lower(), column)) for column in columns)
+
 
 _CREATED = "SCHEMA TABLE SEQUENCE VIEW RECURSIVE INDEX UNIQUE TYPE MACRO FUNCTION".split()
 _SEQUENCE_WORDS = frozenset("INCREMENT BY MINVALUE MAXVALUE START WITH NO CYCLE -".split())
@@ -217,7 +349,7 @@ class Translator:
 
     def _type(self, column: Column) -> str:
         try:
-            return types.column_type(column.type)
+            return expressions.column_type(column.type)
         except UnsupportedError as error:
             raise UnsupportedError(
                 f"column {column.name} has type {column.type}, which PostgreSQL cannot hold"
@@ -412,7 +544,7 @@ class Translator:
         actions: list[tuple[str, str | None]] = [(f"{head} DROP DEFAULT", self._default(column)[1])]
         if reader.take("SET", "DATA", "TYPE") or reader.take("SET", "TYPE") or reader.take("TYPE"):
             # The rows follow with their new values, so there is nothing to compute.
-            using = f"USING CAST(NULL AS {types.postgres_type(column.type)})"
+            using = f"USING CAST(NULL AS {expressions.postgres_type(column.type)})"
             actions.append((f"{head} TYPE {self._type(column)} {using}", None))
         elif not reader.take("SET", "DEFAULT") and not reader.take("DROP", "DEFAULT"):
             raise UnsupportedError(f"ALTER COLUMN {reader.rest()} has no counterpart")

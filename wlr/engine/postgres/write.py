@@ -20,19 +20,19 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import parse
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
-from wlr.engine.postgres import binary_rows, types
-from wlr.engine.postgres.connection import cause, fetch, run
-from wlr.fold import unfit_changes
-from wlr.plan.failure import StepError
+from wlr.engine.postgres import duckdb_folding, expressions
+from wlr.engine.postgres.replica_connection import cause, fetch, run
+from wlr.replay.fold import unfit_changes
+from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from wlc.dialect.duckdb.fold import TargetTable
-    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.model import Column
     from wlr.engine.postgres.duckdb_folding import Workshop
-    from wlr.fold.net_changes import NetChange, Totals
+    from wlr.replay.fold.net_changes import NetChange, Totals
 
 _STAGING = "pg_temp.wlr_staging"
 # Two images of so many columns fit into one row of the staging table.
@@ -344,7 +344,7 @@ def _bring(
     try:
         if form is Form.BINARY:
             columns = [(part.name, table.layout.stored[part.number].type) for part in parts]
-            rows = binary_rows.rows_sql([*columns, *((name, "BIGINT") for name in more)], query)
+            rows = duckdb_folding.rows_sql([*columns, *((name, "BIGINT") for name in more)], query)
             return workshop.bring_bytes(connection, rows, into)
         return workshop.bring(connection, query, quoted, into)
     except psycopg.errors.CharacterNotInRepertoire as error:
@@ -367,7 +367,7 @@ def _form(connection: Connection, table: TargetTable, rows: int) -> Form:
     if rows < _BINARY_ROWS or len(table.layout.stored) > _BINARY_COLUMNS:
         return Form.TEXT
     own = {name: (oid, modifier) for name, oid, modifier in fetch(connection, _TYPES.format(literal(table.sql)))}
-    known = (binary_rows.has_bytes(column.type, *own.get(column.name, (0, -1))) for column in table.layout.stored)
+    known = (duckdb_folding.has_bytes(column.type, *own.get(column.name, (0, -1))) for column in table.layout.stored)
     return Form.BINARY if all(known) else Form.TEXT
 
 
@@ -377,12 +377,12 @@ def _values(table: TargetTable, parts: Iterable[StagingColumn], form: Form) -> s
     for part in parts:
         column = stored[part.number]
         value = f"{part.alias}.{quote(file_column(column.name))}"
-        selected.append(f"{value if form is Form.BINARY else types.to_text_sql(column, value)} AS {part.name}")
+        selected.append(f"{value if form is Form.BINARY else expressions.to_text_sql(column, value)} AS {part.name}")
     return ", ".join(selected)
 
 
 def _quoted(table: TargetTable, parts: Iterable[StagingColumn]) -> list[str]:
-    return [part.name for part in parts if types.is_text(table.layout.stored[part.number])]
+    return [part.name for part in parts if expressions.is_text(table.layout.stored[part.number])]
 
 
 def _names(table: TargetTable) -> list[str]:

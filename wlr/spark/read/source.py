@@ -1,29 +1,41 @@
-"""Spark's data source "dbfarm": a table of a farm as of a moment, or its change feed."""
+"""Spark's data source "dbfarm": a table of a farm as of a moment, or its change feed.
+
+Tables of Spark's catalog: `CREATE TABLE … USING dbfarm OPTIONS (…)`.
+
+When Spark reads such a table, it gives the source none of the table's options, only the schema that the catalog keeps
+(tried with Spark 4.3.0). So the columns carry the options in their metadata. Options of the read itself, as in `SELECT
+* FROM orders WITH (tick = 3)`, arrive as ever and take precedence.
+
+The change feed as a stream: log files are its offsets, so that a restart reads each exactly once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql import types as spark
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from wlc.farm.errors import InvalidError
-from wlr import log_reader
-from wlr.reading.contents import narrowed
-from wlr.reading.feed import plan_feed
-from wlr.spark.read import catalog_table, filters
-from wlr.spark.read.options import read_options
-from wlr.spark.read.resolved_options import FoundTable
-from wlr.spark.read.stream import FarmStreamReader
-from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, table_tasks
-from wlr.spark.task_reading import speaking
+from wlc.farm.errors import CorruptError, InvalidError
+from wlr.reading.query import feed_column
+from wlr.reading.trace import narrowed, plan_feed, refuse_other_columns
+from wlr.replay import log_reader
+from wlr.replay.plan.bounds import Stop
+from wlr.spark.read import types
+from wlr.spark.read.options import FoundTable, read_options
+from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, speaking, table_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader, Filter, InputPartition
+    from pyspark.sql.datasource import Filter, InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
+
+    from wlc.farm.database import FarmDatabase
 
 
 class FarmDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types that mypy follows.
@@ -41,20 +53,20 @@ class FarmDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types 
 
     def schema(self) -> StructType:
         with speaking():
-            if catalog_table.is_created(self.options):
-                options = catalog_table.options_given(self.options)
-                return catalog_table.carrying(FoundTable(read_options(options)).schema, options)
+            if is_created(self.options):
+                options = options_given(self.options)
+                return carrying(FoundTable(read_options(options)).schema, options)
             return self._find(self.options).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with speaking():
-            found = self._find({**catalog_table.carried(schema), **self.options})
+            found = self._find({**carried(schema), **self.options})
             found.check(schema)
             return (FilteringReader if found.options.pushdown else FarmReader)(found, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
         with speaking():
-            found = self._find({**catalog_table.carried(schema), **self.options}, is_stream=True)
+            found = self._find({**carried(schema), **self.options}, is_stream=True)
             found.check(schema)
             return FarmStreamReader(found, schema)
 
@@ -110,8 +122,141 @@ class FilteringReader(FarmReader):
     """
 
     def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
-        self.job = replace(self.job, conditions=filters.conditions(filters_, self.job.schema))
+        self.job = replace(self.job, conditions=types.conditions(filters_, self.job.schema))
         if self.found.options.changes:
-            self.ticks = filters.tick_range(filters_)
+            self.ticks = types.tick_range(filters_)
         # Spark applies all filters again: those applied here only save work.
         return filters_
+
+
+_KEY = "dbfarm"
+# What Spark itself says of a table that is created; it gives every option a second time with the prefix.
+_PROVIDER, _PREFIX = "provider", "option."
+_SPARKS_OWN = {_PROVIDER, "owner", "comment", "location", "path", "collation", "external", "table_type"}
+_STORAGE = "storage."
+
+
+def is_created(options: Mapping[str, str]) -> bool:
+    """Say whether Spark asks for the columns of a table that it is about to create."""
+    return _PROVIDER in options
+
+
+def carrying(schema: spark.StructType, options: Mapping[str, str]) -> spark.StructType:
+    """Return a schema that carries options."""
+    metadata = {_KEY: dict(options)}
+    return spark.StructType([spark.StructField(f.name, f.dataType, f.nullable, metadata) for f in schema.fields])
+
+
+def carried(schema: spark.StructType) -> dict[str, str]:
+    """Return the options that a schema carries; can be empty."""
+    return dict(next((field.metadata[_KEY] for field in schema.fields if _KEY in (field.metadata or {})), {}))
+
+
+def options_given(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that a statement CREATE TABLE gives.
+
+    Raises:
+        InvalidError: One of them would be shown to everybody who reads the catalog.
+    """
+    given = {name: value for name, value in options.items() if not name.startswith(_PREFIX)}
+    given = {name: value for name, value in given.items() if name not in _SPARKS_OWN}
+    if secret := next((name for name in given if name.startswith(_STORAGE)), None):
+        hint = "Set the variables of the store, such as AWS_ACCESS_KEY_ID, or create a temporary view instead."
+        raise InvalidError(
+            f"a table of Spark's catalog has no option {secret!r}: everybody can read it there", hint=hint
+        )
+    return given
+
+
+# {"batch": number of the last log file that was read, "chain": its chain hash}, and "first", a tick, until the stream
+# has reached it. A query that is started again goes on from its checkpoint, whatever its options say then.
+Offset = dict[str, Any]
+
+
+class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads log file after log file.
+
+    The offset carries the chain hash: a farm that was restored from another past has another one and is refused.
+    """
+
+    def __init__(self, found: FoundTable, schema: StructType) -> None:
+        stop = found.options.stop
+        if stop != Stop():
+            name = "to_time" if stop.tick is None else "to_tick"
+            raise InvalidError(f"a stream has no option {name!r}", hint="Stop it with trigger(availableNow=True).")
+        self.found = found
+        self.job = ReadJob(found.options.place, schema, found.options.verify)
+        self._last: int | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below.
+        with speaking():
+            database = self._open()
+            numbers = database.batch_numbers()
+            first = self.found.first
+            number = log_reader.batch_of(database, first) if first is not None else (numbers[0] if numbers else 1)
+            if number not in numbers:
+                return _offset(database, number - 1, first)
+            batch, _ = database.read_batch(number)
+            # Whatever was before the oldest log file, the stream begins with it.
+            return {"batch": number - 1, "chain": batch.previous, "first": batch.first if first is None else first}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        with speaking():
+            database = self._open()
+            numbers = database.batch_numbers(after=start["batch"])
+            if self._last is not None:
+                numbers = [number for number in numbers if number <= self._last]
+            if isinstance(limit, ReadMaxFiles):
+                numbers = numbers[: limit.max_files]
+            if numbers:
+                return _offset(database, numbers[-1], start.get("first"))
+            return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.found.options.batches_max
+        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with speaking():
+            numbers = self._open().batch_numbers()
+            self._last = numbers[-1] if numbers else 0
+
+    def partitions(self, start: Offset, end: Offset) -> list[ReadTask]:
+        with speaking():
+            if start["batch"] == end["batch"]:
+                return []
+            database, options = self._open(), self.found.options
+            first = start.get("first", 1)
+            batches = log_reader.batches_between(
+                database, start["batch"] + 1, end["batch"], start["chain"], after=first
+            )
+            if batches[-1][1] != end["chain"]:
+                raise _other_past(database, end["batch"])
+            table, columns = self.found.table, self.found.layout.stored
+            plan = plan_feed(database, batches, table, (first, None))
+            wanted = [column.name for column in columns if feed_column(column.name) in self.job.wanted]
+            first_read = max(first, batches[0][0].first)
+            refuse_other_columns(database, plan, table, wanted, first_read, has_begun="first" not in start)
+            return feed_tasks(self.found.layout, plan, options.partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return partition.read(self.job) if isinstance(partition, ReadTask) else iter(())
+
+    def _open(self) -> FarmDatabase:
+        return self.found.options.place.open()
+
+
+def _offset(database: FarmDatabase, number: int, first: int | None) -> Offset:
+    last, chain = 0, ""
+    if number:
+        batch, chain = database.read_batch(number)
+        last = batch.last
+    return {"batch": number, "chain": chain, **({} if first is None or last >= first else {"first": first})}
+
+
+def _other_past(database: FarmDatabase, number: int) -> CorruptError:
+    return CorruptError(
+        f"batch {number} of {database.url} is not the one that the stream has seen",
+        hint="The master was restored from another past: begin a new stream, with a new checkpoint.",
+        path=database.url,
+    )

@@ -1,0 +1,188 @@
+"""What a site of a mesh rejects of another one's step: each table's rule decides row by row, and no site is informed.
+
+A rule lists the rows in conflict (`verdicts.DIRECT`); one file for each: `newest`, `column_rules`. A table without one
+of these rules has one writer, of whose changes the newest count.
+
+Which changes of another site are older than what this site of a mesh holds: of each row the newest change counts.
+
+A change is as new as the first commit of its transaction; histories and ticks decide between equal times. Deletions
+count like any other change, and stay known as long as a site may publish something that was committed without knowing
+of them. So a row is what the newest of all changes made of it that a site contains, however they came there.
+
+The author of a change may have seen some of the lines of the window (see `conflict_window`). It is newer than these,
+because clocks of a mesh never fall behind what a site has taken, so that it need not be asked which they are.
+
+Which changes of another site lose by a column of the row: the rules `old`, `max` and their relatives.
+
+A change is compared with the row as it is here before it, changes accepted earlier in the step included. Nothing is
+told to others of what is rejected: sites become equal only if the application sees to it. An empty column is lower than
+any number, and a tie loses.
+
+Source: MySQL NDB Cluster, conflict functions NDB$OLD, NDB$MAX, NDB$MAX_DELETE_WIN, NDB$MAX_INS, NDB$MAX_DEL_WIN_INS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import literal
+from wlc.dialect.types import load_sql
+from wlc.farm.errors import UnsupportedError
+from wlc.multi_master.circle import COLUMN_RULES, EPOCH, MAX, MAX_DEL_WIN_INS, MAX_DELETE_WINS, MAX_INS, NEWEST, OLD
+from wlc.multi_master.duckdb import added_columns, verdicts
+from wlc.multi_master.duckdb.conflict_window import WINDOW, microseconds
+from wlc.multi_master.duckdb.verdicts import DIRECT, REFUSED, SPOILT, TOUCHED, Verdicts, key_names, same_key, step_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import duckdb
+
+    from wlc.farm.model import Name
+    from wlc.multi_master.circle import Rule
+    from wlc.multi_master.duckdb.verdicts import StepTable
+    from wlc.multi_master.site_step import SiteTransaction
+
+
+_STAMPS = 'temp."wlc stamps"'
+
+
+def reject_older(
+    connection: duckdb.DuckDBPyConnection, transactions: Sequence[SiteTransaction], places: Sequence[int]
+) -> int:
+    """Add to the rows in conflict those that are older than what is here, and return how many there are.
+
+    Args:
+        connection: In the transaction that applies the step, with a window.
+        transactions: The step's.
+        places: Of the tables, which are touched.
+    """
+    stamps = [
+        (each.line, microseconds(each.origin.committed), each.origin.history, each.origin.tick) for each in transactions
+    ]
+    columns = ("line BIGINT", "committed BIGINT", "history VARCHAR", "tick BIGINT")
+    verdicts.create(connection, _STAMPS, columns, stamps)
+    added = connection.execute(
+        f"INSERT INTO {DIRECT} SELECT DISTINCT t.place, t.key, t.line, false FROM {TOUCHED} AS t"
+        f" JOIN {_STAMPS} AS s ON s.line = t.line JOIN {WINDOW} AS w ON w.key = t.key"
+        f" WHERE t.place IN ({', '.join(map(str, places))})"
+        " AND (w.committed, w.history, w.tick) > (s.committed, s.history, s.tick)"
+    ).fetchall()
+    return int(added[0][0])
+
+
+# Of a row that is here, `h.value` is the column; of a change, `c.old` and `c.new` are before and after it.
+_ABSENT = "NOT h.there"
+_SAME = "h.there AND h.value IS NOT DISTINCT FROM c.old"
+_GREATER = "h.there AND c.new IS NOT NULL AND (h.value IS NULL OR c.new > h.value)"
+# What a rule accepts: inserts, updates and deletions.
+_ACCEPTED = {
+    OLD: (_ABSENT, _SAME, _SAME),
+    MAX: (_ABSENT, _GREATER, _SAME),
+    MAX_DELETE_WINS: (_ABSENT, _GREATER, "h.there"),
+    MAX_INS: (f"{_ABSENT} OR ({_GREATER})", _GREATER, _SAME),
+    MAX_DEL_WIN_INS: (f"{_ABSENT} OR ({_GREATER})", _GREATER, "h.there"),
+}
+
+
+def reject_by_column(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, rule: Rule) -> int:
+    """Add to the rows in conflict what a rule rejects of a table, and return how many there are.
+
+    Args:
+        connection: In the transaction that applies the step.
+        place: Of the table among the step's.
+        step: The table; it has a primary key.
+        rule: Its rule.
+
+    Raises:
+        UnsupportedError: The table has no such column any more.
+    """
+    table, keys = step.table, ", ".join(f"l.{name}" for name in key_names(step.table))
+    found = [number for number, column in enumerate(table.layout.stored) if column.name == rule.column]
+    if not found:
+        raise UnsupportedError(
+            f"{table.name} has no column {rule.column}, which its rule {rule.rule} compares",
+            hint=f"wlc rule DB {table.name} {rule.rule} --column COLUMN names another one, then wlc take",
+        )
+    number, column = found[0], table.layout.stored[found[0]]
+
+    def value(alias: str) -> str:
+        return f"CAST({load_sql(column, f'{alias}.c{number}')} AS HUGEINT)"
+
+    inserted, updated, deleted = _ACCEPTED[rule.rule]
+    added = connection.execute(
+        f"""
+        INSERT INTO {DIRECT}
+        WITH RECURSIVE changes AS MATERIALIZED (
+            SELECT *, row_number() OVER (PARTITION BY key ORDER BY line) AS number FROM (
+                SELECT {step_key(table, "l")} AS key, l._line AS line, bool_or(l._weight < 0) AS had,
+                    bool_or(l._weight > 0) AS has, any_value({value("l")}) FILTER (l._weight < 0) AS old,
+                    any_value({value("l")}) FILTER (l._weight > 0) AS new
+                FROM {step.lines} AS l GROUP BY {keys}, l._line)
+        ),
+        judged AS (
+            SELECT l.key, 0 AS number, 0 AS line, true AS accepted, t.there IS NOT NULL AS there, t.value
+            FROM (SELECT DISTINCT {step_key(table, "l")} AS key, {keys} FROM {step.lines} AS l) AS l LEFT JOIN
+                (SELECT *, true AS there, {value("t")} AS value
+                    FROM (SELECT {table.named_values} FROM {table.sql}) AS t) AS t ON {same_key(table, "l", "t")}
+            UNION ALL
+            SELECT key, number, line, accepted, CASE WHEN accepted THEN has ELSE there END,
+                CASE WHEN accepted THEN new ELSE value END
+            FROM (SELECT c.*, h.there, h.value, CASE WHEN NOT c.had THEN {inserted} WHEN c.has THEN {updated}
+                    ELSE {deleted} END AS accepted
+                FROM judged AS h JOIN changes AS c ON c.key = h.key AND c.number = h.number + 1)
+        )
+        SELECT {place}, key, line, false FROM judged WHERE NOT accepted
+        """
+    ).fetchall()
+    return int(added[0][0])
+
+
+def needs_window(table: StepTable, rules: Mapping[Name, Rule]) -> bool:
+    """Say whether verdicts about a table depend on when its rows were changed."""
+    rule = rules.get(table.table.name)
+    return bool(table.table.layout.primary_key) and (rule is None or rule.rule not in COLUMN_RULES)
+
+
+def judge(
+    connection: duckdb.DuckDBPyConnection,
+    transactions: Sequence[SiteTransaction],
+    tables: Sequence[StepTable],
+    rules: Mapping[Name, Rule],
+) -> Verdicts:
+    """Decide what of a step loses; the relations of the step stay as they are.
+
+    Args:
+        connection: In the transaction that applies the step, with a window if a table needs one.
+        transactions: The step's.
+        tables: Its tables.
+        rules: Rules of tables, by name.
+    """
+    verdicts.create_touched(connection)
+    columns = ("place INTEGER", "key UHUGEINT", "line BIGINT", "is_read BOOLEAN")
+    verdicts.create(connection, DIRECT, columns, [])
+    rejected: Counter[tuple[str, str]] = Counter()
+    timed = []
+    for place, table in enumerate(tables):
+        if not table.table.layout.primary_key:
+            continue
+        # Rejected row by row, as by that rule.
+        verdicts.touch(connection, place, table, EPOCH)
+        rule = rules.get(table.table.name)
+        if rule is not None and rule.add:
+            added_columns.keep_written(connection, place, table, rule.add)
+        if rule is not None and rule.rule in COLUMN_RULES:
+            rejected[rule.rule, rule.rule] += reject_by_column(connection, place, table, rule)
+        else:
+            timed.append(place)
+    if timed:
+        rejected[NEWEST, "older"] += reject_older(connection, transactions, timed)
+    if not rejected.total():
+        return Verdicts()
+    verdicts.create(connection, REFUSED, ("line BIGINT", "cause VARCHAR"), [])
+    verdicts.create(connection, SPOILT, ("place INTEGER", "key UHUGEINT", "line BIGINT"), [])
+    verdicts.list_rejected(connection)
+    deleted = f"SELECT count(*) FROM {verdicts.REJECTED} WHERE op = {literal(verdicts.DELETE_ROW)} AND is_absent"
+    rejected["", "delete_delete"] += connection.execute(deleted).fetchall()[0][0]
+    return Verdicts(counts={name: rise for name, rise in rejected.items() if rise})

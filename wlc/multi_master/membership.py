@@ -1,0 +1,243 @@
+"""Who is a site of a circle: decided by pure functions from one circle to the next.
+
+What holds where every site reads all others: who may write which table, and how far clocks may be apart.
+
+No site decides for the others. Of the changes of a row the newest one counts, by the time of its first commit, then by
+history and tick. All sites decide that alike, whatever they read from whom and in which order, as long as the clock of
+a site is never behind what it has taken: its own next commit is later than that.
+
+Roles of sites: which may follow which, and the circle after a change of primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.paths import site_folder
+from wlc.farm.vectors import Heir
+from wlc.multi_master.circle import (
+    FOUNDER,
+    NONE,
+    OWNER,
+    PASS,
+    PRIMARY,
+    ROLES,
+    SECONDARY,
+    SHARED_RULES,
+    STAR,
+    Circle,
+    CircleSite,
+    PastHistory,
+    SiteHistory,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from wlc.farm.model import Handover, Name
+    from wlc.multi_master.circle import Reign
+
+
+# What was committed later than this after the reader's own clock waits: else the changes of one clock that is far ahead
+# would win for ever.
+AHEAD = timedelta(minutes=5)
+# The least step of a clock.
+STEP = timedelta(microseconds=1)
+
+
+def author_of(circle: Circle, history: str) -> str | None:
+    """Return the site that a history is of, None if it has left or is unknown."""
+    return next((site.name for site in circle.sites if history in [each.history for each in site.histories]), None)
+
+
+def may_write(circle: Circle, site: str | None, table: Name) -> bool:
+    """Say whether a site of a mesh may write a table: one without a rule belongs to the primary."""
+    rule = circle.rule_of(table)
+    if rule is not None and rule.rule in SHARED_RULES:
+        return True
+    return site == (rule.site if rule is not None and rule.rule == OWNER else circle.primary)
+
+
+def with_role(circle: Circle, name: str, role: str) -> Circle:
+    """Return the circle in which a site has another role.
+
+    Raises:
+        InvalidError: There is no such role or site, or the role cannot follow the present one.
+    """
+    if role not in ROLES:
+        raise InvalidError(f"{role!r} is no role of a site", hint=f"the roles are {', '.join(ROLES)}")
+    site = circle.site(name)
+    if site.role == role:
+        return circle
+    if PRIMARY in (role, site.role):
+        other = name if role == PRIMARY else next((each.name for each in circle.sites if each.name != name), "OTHER")
+        raise InvalidError(
+            f"site {circle.primary} is the primary of {circle.database} until it hands over to another one",
+            hint=f"wlc role FILE {other} primary, with the file of site {circle.primary}",
+        )
+    refuse_role(site, role)
+    return replace(circle, sites=tuple(replace(each, role=role) if each is site else each for each in circle.sites))
+
+
+def refuse_role(site: CircleSite, role: str) -> None:
+    """Refuse a role that cannot follow the one that a site has.
+
+    Raises:
+        InvalidError: It cannot.
+    """
+    if PASS in (role, site.role) and NONE not in (role, site.role):
+        raise InvalidError(
+            f"site {site.name} has the role {site.role}, which {role} cannot follow",
+            hint=f"wlc role DB {site.name} none",
+        )
+
+
+def with_primary(circle: Circle, handover: Handover, reign: Reign) -> Circle:
+    """Return the circle after a handover; nothing changes if that was noted before.
+
+    If the successor has left meanwhile, the former primary succeeds itself, in a new history.
+
+    Args:
+        circle: As it is.
+        handover: What the last batch of the primary's history says.
+        reign: The term that it ends.
+
+    Raises:
+        CorruptError: It is not the end of the present term.
+    """
+    if handover.term <= circle.term:
+        return circle
+    if handover.term != circle.term + 1 or reign.site != circle.primary:
+        raise CorruptError(
+            f"batch {reign.batch} of site {reign.site} begins term {handover.term} of {circle.database}, which is in"
+            f" term {circle.term} of {circle.primary}",
+            hint="wlc sites DB",
+        )
+    primary = handover.to if handover.to in [site.name for site in circle.sites] else circle.primary
+    return replace(_led_by(circle, primary), reigns=(*circle.reigns, reign))
+
+
+def with_successor_of_none(circle: Circle, known: Circle, to: str) -> Circle:
+    """Return the circle in which a site succeeds a primary that has no history: its last one was ended before.
+
+    Such a primary has decided nothing, and cannot before it has entered its next history into the circle. So there is
+    nothing to end, and replacing the circle settles who came first.
+
+    Args:
+        circle: As it is.
+        known: As it was read; nothing changes if the primary has gone on since.
+        to: The successor.
+    """
+    if (circle.term, circle.primary) != (known.term, known.primary) or to not in [site.name for site in circle.sites]:
+        return circle
+    return _led_by(circle, to) if circle.has_ended(circle.site(circle.primary).history) else circle
+
+
+def _led_by(circle: Circle, primary: str) -> Circle:
+    """Return the circle in its next term, led by a site."""
+
+    def role(site: CircleSite) -> str:
+        return PRIMARY if site.name == primary else SECONDARY if site.role == PRIMARY else site.role
+
+    sites = tuple(replace(site, role=role(site)) for site in circle.sites)
+    return replace(circle, term=circle.term + 1, primary=primary, ddl=primary, sites=sites)
+
+
+Heirs = Mapping[str, Heir]
+NO_HEIRS: Heirs = {}
+
+
+def founded(database: str, site: str, history: str, now: datetime, reading: str = STAR) -> Circle:
+    """Return the circle of a database with one site."""
+    site_folder(site)  # It refuses what cannot name a site.
+    founder = CircleSite(site, FOUNDER, PRIMARY, (SiteHistory(history),), now)
+    return Circle(database, 1, site, reading, site, (founder,))
+
+
+def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str = "") -> Circle:
+    """Return the circle with another site, or with a site's next history; `folder` is called after it if omitted.
+
+    Raises:
+        InvalidError: The name is taken by a site that this one did not grow from.
+    """
+    folder = folder or site_folder(name)
+    present = next((site for site in circle.sites if site.name.lower() == name.lower()), None)
+    if present is None:
+        return replace(circle, sites=(*circle.sites, CircleSite(name, folder, SECONDARY, (history,), now)))
+    if present.history == history.history:
+        return circle
+    if history.parent is None or history.parent.history != present.history:
+        raise InvalidError(
+            f"{circle.database} has a site {present.name} already", hint="choose another name with --site"
+        )
+    grown = replace(present, histories=(*present.histories, history))
+    return _with(circle, grown)
+
+
+def with_site_anew(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str, heirs: Heirs) -> Circle:
+    """Return the circle in which a site has begun anew in another folder; its role, and what it owns, stay its own.
+
+    Raises:
+        InvalidError: The site is the primary.
+    """
+    present = circle.site(name)
+    if present.history == history.history:
+        return circle
+    refuse_primary_anew(circle, name)
+    begun = replace(present, folder=folder, histories=(history,), joined=now)
+    return _with(replace(circle, past=(*circle.past, *_past_of(present, heirs))), begun)
+
+
+def refuse_primary_anew(circle: Circle, name: str) -> None:
+    """Refuse to let the primary begin anew.
+
+    Raises:
+        InvalidError: The site is the primary.
+    """
+    if name == circle.primary:
+        raise InvalidError(
+            f"{name} is the primary of {circle.database}, by whose log all other sites go: it cannot begin anew",
+            hint=_how_another_leads(circle),
+        )
+
+
+def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
+    """Return the circle without a site; its histories stay known, and who contains them.
+
+    Raises:
+        InvalidError: There is no such site, or others need it.
+    """
+    site = circle.site(name)
+    if name == circle.primary:
+        raise InvalidError(
+            f"{name} is the primary of {circle.database}, whose log all other sites read",
+            hint=_how_another_leads(circle),
+        )
+    owned = [str(rule.table) for rule in circle.rules if rule.site == name]
+    if owned:
+        raise InvalidError(f"only site {name} may write {owned[0]}", hint=f"wlc rule DB {owned[0]} owner --site OTHER")
+    rest = tuple(each for each in circle.sites if each.name != name)
+    return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
+
+
+def _how_another_leads(circle: Circle) -> str:
+    """Say what to type so that another site is the primary, after which this one can do what others can."""
+    other = next((each.name for each in circle.sites if each.role == SECONDARY), None)
+    if circle.is_mesh or other is None:
+        return f"{circle.primary} stays the primary as long as there is no secondary; wlc sites DB"
+    return (
+        f"let another site become the primary first: wlc role FILE {other} primary, with the file of site"
+        f" {circle.primary}; or, if that is lost: wlc role DB {other} primary --lost {circle.primary}"
+    )
+
+
+def _past_of(site: CircleSite, heirs: Heirs) -> list[PastHistory]:
+    return [PastHistory(each.history, each.parent, heirs.get(each.history)) for each in site.histories]
+
+
+def _with(circle: Circle, site: CircleSite) -> Circle:
+    return replace(circle, sites=tuple(site if each.name == site.name else each for each in circle.sites))

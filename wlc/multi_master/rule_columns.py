@@ -1,0 +1,97 @@
+"""Which columns of a table a rule between sites can compare, and which it can add."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.dialect.types import parse
+from wlc.farm.errors import InvalidError
+
+if TYPE_CHECKING:
+    from wlc.farm.model import Column, Layout, Name
+    from wlc.multi_master.circle import Rule
+
+
+def compared_column(table: Name, layout: Layout, rule: str, column: str, database: str) -> str:
+    """Return the name of a column that a rule compares as its table has it.
+
+    Args:
+        table: The table.
+        layout: Its columns.
+        rule: The rule.
+        column: The column's name, however written.
+        database: The database, as a command names it.
+
+    Raises:
+        InvalidError: The table has no such column, or its values cannot be compared so.
+    """
+    suited = [each.name for each in layout.stored if _is_whole(each) and each.name not in layout.primary_key]
+    example = f"wlc rule {database} {table} {rule} --column {suited[0]}" if suited else ""
+    found = _found(table, layout, f"rule {rule} compares", column, example)
+    if found.name not in suited:
+        raise InvalidError(
+            f"column {found.name} of {table} is {found.type}, and rule {rule} compares whole numbers",
+            hint=example or _no_column(table),
+        )
+    return found.name
+
+
+def added_column(table: Name, layout: Layout, column: str, database: str) -> str:
+    """Return the name of a column whose changes are added as its table has it; see `compared_column`.
+
+    Raises:
+        InvalidError: The table has no such column, or its values cannot be added exactly.
+    """
+    suited = [each.name for each in layout.stored if _is_exact(each) and each.name not in layout.primary_key]
+    example = f"wlc rule {database} {table} newest --add {suited[0]}" if suited else ""
+    found = _found(table, layout, "--add names", column, example)
+    if found.name not in suited:
+        raise InvalidError(
+            f"column {found.name} of {table} is {found.type}: only whole numbers and DECIMAL have the same sum in"
+            " whatever order they are added",
+            hint=example or _no_column(table),
+        )
+    if not layout.is_required(found):
+        raise InvalidError(
+            f"column {found.name} of {table} can be NULL, to which nothing can be added",
+            hint=f"at the site that may change the schema: wlc sql FILE 'ALTER TABLE {table} ALTER {found.name}"
+            " SET NOT NULL', then wlc flush FILE",
+        )
+    return found.name
+
+
+def refuse_without_columns(table: Name, layout: Layout, rule: Rule, database: str) -> None:
+    """Refuse a table that lacks a column which its rule compares or adds, in a form that it can compare or add.
+
+    Raises:
+        InvalidError: It does.
+    """
+    if rule.column:
+        compared_column(table, layout, rule.rule, rule.column, database)
+    for column in rule.add:
+        added_column(table, layout, column, database)
+
+
+def _found(table: Name, layout: Layout, who: str, column: str, example: str) -> Column:
+    found = next((each for each in layout.stored if each.name.lower() == column.lower()), None)
+    if found is None:
+        problem = f"{table} has no column {column!r} of its own" if column else f"{who} a column"
+        raise InvalidError(problem, hint=example or _no_column(table))
+    if found.name in layout.primary_key:
+        raise InvalidError(
+            f"column {found.name} of {table} is part of the primary key, which never changes",
+            hint=example or _no_column(table),
+        )
+    return found
+
+
+def _no_column(table: Name) -> str:
+    return f"{table} has no suitable column: add one at the site that may change the schema, such as version BIGINT"
+
+
+def _is_whole(column: Column) -> bool:
+    return parse(column.type).row.is_integer
+
+
+def _is_exact(column: Column) -> bool:
+    return _is_whole(column) or parse(column.type).kind == "DECIMAL"

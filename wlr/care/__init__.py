@@ -1,0 +1,1 @@
+"""Care for replicas and farms: status and settings, verification, repair, drills, reports, undoing."""

@@ -1,0 +1,167 @@
+"""What the owner of a replica sets: its beat, whether it is paused or may be written to, which failure is accepted.
+
+Remove a replica from a database that holds more than it.
+
+Removes old ticks of a Parquet replica, and the files that only they need.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm.config import BEAT_MOST_S
+from wlc.farm.errors import FarmError, InvalidError
+from wlr.engine.adapters import target_at
+from wlr.engine.contract import DELETE_PLACE, DatabaseFile, Guarded, Lake
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlr.engine.contract import Target
+    from wlr.engine.replica_state import ReplicaState
+    from wlr.replay.plan.retention import PrunedTicks
+
+
+def beat(
+    into: str | os.PathLike[str], beat_s: float | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> float:
+    """Return, or set, how often a following replica looks for new log files, in seconds.
+
+    Until it is set, that is the master's beat, as of the last replication.
+
+    Raises:
+        InvalidError: The beat is negative or not a number.
+    """
+    target = target_at(into, storage_options)
+    if beat_s is None:
+        return target.read_state().beat_s
+    if not 0 <= beat_s <= BEAT_MOST_S:
+        raise InvalidError(f"a beat of {beat_s} seconds is invalid", hint="Give 0 or more seconds.")
+    with target.open() as replica:
+        replica.remember(replace(replica.state, beat_s=float(beat_s), follows_beat=False))
+    return float(beat_s)
+
+
+def place_read(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> str:
+    """Return the URL of the database's folder that a replica reads at present: its master's, or that of an upstream.
+
+    Raises:
+        InvalidError: There is no replica.
+    """
+    state = target_at(into, storage_options).read_state()
+    chosen = state.attachment
+    return (chosen.pinned or chosen.url or chosen.registry) if chosen else state.master
+
+
+def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Let a replica or a feed stay where it is: rounds do nothing, whoever calls them, until `resume`.
+
+    Args:
+        into: The replica; or the file that a feed writes, or the feed's place in the farm, `DB/feeds/NAME`.
+        storage_options: Options of the file systems of both.
+    """
+    _set_paused(into, True, storage_options)
+
+
+def resume(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Let a paused replica or feed go on with the next round."""
+    _set_paused(into, False, storage_options)
+
+
+def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: Mapping[str, Any] | None) -> None:
+    from wlr.reading.feeds.feed_state import feed_at, paused
+
+    if (memory := feed_at(into, storage_options)) is not None:
+        memory.change(lambda state: paused(state, is_paused))
+        return
+    with target_at(into, storage_options).open() as replica:
+        replica.remember(replace(replica.state, is_paused=is_paused))
+
+
+def unlock(into: str | os.PathLike[str]) -> None:
+    """Allow direct writes to replicated tables, to repair the replica by hand; `lock` ends it."""
+    _set_unlocked(into, True, "wlr unlock")
+
+
+def lock(into: str | os.PathLike[str]) -> None:
+    """Refuse direct writes to replicated tables; a new replica is locked."""
+    _set_unlocked(into, False, "wlr lock")
+
+
+def _set_unlocked(into: str | os.PathLike[str], is_unlocked: bool, asked: str) -> None:
+    target = target_at(into)
+    Guarded.required(target, asked)
+    with target.open() as replica:
+        replica.remember(replace(replica.state, is_unlocked=is_unlocked))
+
+
+def refuse_unlocked(state: ReplicaState, target: Target, why: str) -> None:
+    """Refuse to make an unlocked replica anew.
+
+    Args:
+        state: What it remembers.
+        target: The replica.
+        why: It would have to be made anew.
+
+    Raises:
+        InvalidError: It is unlocked.
+    """
+    if state.is_unlocked:
+        raise InvalidError(
+            f"{target} is unlocked, and making it anew would lose what its owner wrote to its tables; {why}",
+            hint=f"to lose that: wlr lock {shlex.quote(str(target))}, then again",
+            path=str(target),
+        )
+
+
+def drop(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Remove a replica from the DuckDB file that it was adopted into, and let its farm forget it.
+
+    Args:
+        into: The file; what else it holds stays.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        Whether the farm has forgotten it. Otherwise `wlc.forget` does that.
+
+    Raises:
+        InvalidError: There is no replica, it has the place for itself, or something of the owner's depends on it.
+        UnavailableError: The file is in use.
+    """
+    target = target_at(into, storage_options)
+    state = target.read_state()
+    DatabaseFile.required(target, "wlr drop", DELETE_PLACE).remove()
+    registered = state.attachment.registry if state.attachment else state.master
+    try:
+        wlc.forget(registered, state.id, storage_options=storage_options)
+    except FarmError:
+        # It was not registered, or the farm is out of reach.
+        return False
+    return True
+
+
+def prune(
+    into: str | os.PathLike[str],
+    *,
+    keep: str | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> PrunedTicks:
+    """Remove ticks of a Parquet replica that need not stay readable, and every file that no tick names.
+
+    Args:
+        into: A Parquet replica.
+        keep: How much stays: a number of old ticks, an age such as "3 days", or "" for all; what the replica
+            remembers if omitted.
+        dry_run: Only say what would be removed.
+        storage_options: Options of the replica's file system.
+
+    Raises:
+        InvalidError: There is no such replica, or `keep` is neither.
+        UnavailableError: Another process is writing to the replica: try again.
+    """
+    return Lake.required(target_at(into, storage_options), "wlr prune").prune(keep, dry_run=dry_run)

@@ -1,0 +1,600 @@
+"""Feed the changes of a database to a file or a Kafka topic.
+
+One round of a feed: everything from its position to the end of the log goes into its output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections import deque
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm import paths
+from wlc.farm.addresses import without_password
+from wlc.farm.clock import parse_time, utc_now
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.human_form import ForPeople
+from wlc.farm.lease import Lease
+from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
+from wlc.farm.store import ConflictError, MissingError
+from wlc.farm.store.options import remembered
+from wlc.tiers.attaching import read_through, say_paused
+from wlc.tiers.attachment import attachment_of, detach, place_of, register_reader
+from wlr.reading.feeds.formats import Gap
+from wlr.reading.feeds.log_source import FeedReached
+from wlr.replay import log_reader
+from wlr.replay.plan import bounds
+from wlr.replay.plan.bounds import Stop
+from wlr.replay.plan.patterns import described
+from wlr.replay.registration import with_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Config
+    from wlc.farm.versioned import VersionedObject
+    from wlc.tiers.attachment import Attachment, Keepalive, Membership
+    from wlr.reading.feeds.contract import OpenOutput, Output
+    from wlr.reading.feeds.feed_state import FeedState
+    from wlr.reading.feeds.log_source import FeedReader, Found
+    from wlr.reading.feeds.rendering import FeedPiece
+
+
+BYTES_MAX = 64_000_000
+SNAPSHOT = "snapshot"
+# Properties of librdkafka that hold secrets under names that do not say so.
+_PRIVATE = re.compile(r"\.pem$|\.key$|config$")
+
+
+@dataclass(frozen=True, slots=True)
+class Fed(ForPeople):
+    """What a round of a feed wrote, and where the feed stands.
+
+    Attributes:
+        name: The feed's name.
+        to: Where it writes.
+        tick: Last transaction that is in the output; `clock`: when it was committed, None before the first.
+        records: Records written in this round; `bytes`: bytes of them.
+        dropped: Records that were not written, because `drop` allows that.
+        is_paused: The feed stays where it is until it is resumed, so that nothing was done.
+    """
+
+    name: str
+    to: str
+    tick: int
+    clock: datetime | None
+    records: int
+    bytes: int
+    dropped: int
+    is_paused: bool = False
+
+
+def feed(
+    db: str | os.PathLike[str],
+    *,
+    to: str | os.PathLike[str],
+    tables: Sequence[str] | None = None,
+    format: str | None = None,  # noqa: A002 - the option's name
+    start: str | int | datetime | None = None,
+    max_bytes: int = BYTES_MAX,
+    drop: bool = False,
+    name: str | None = None,
+    rotate: int | None = None,
+    transactional: bool = False,
+    output_options: Mapping[str, object] | None = None,
+    upstream: Sequence[str] | str | None = None,
+    class_name: str | None = None,
+    registry: Sequence[str] | str | None = None,
+    keepalive: Keepalive | None = None,
+    farm: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Fed:
+    """Write what changed in some tables since the last round, in the order of the log.
+
+    Each change is in a file once. In a topic, some can be there twice after a run that was killed, with equal headers.
+
+    Args:
+        db: Name in the farm, URL of the database's folder there, or path of the master.
+        to: A file, to which lines are appended; or a topic, `kafka://host:9092/topic`.
+        tables: Patterns such as `main.sales_*`; all tables if omitted.
+        format: `json`, `debezium` or `csv`; if omitted what the file's name ends in, or `json`. Remembered.
+        start: Where a new feed begins: at a tick, at a time, or "snapshot" for the rows of the newest snapshot; at the
+            start of the log if omitted. A feed that has a position goes on from there. If the log was pruned behind it,
+            "snapshot" lets it begin anew.
+        max_bytes: Bytes of records that are in memory at once, about; 0 for any number.
+        drop: Write only the newest records of a round, at most `max_bytes` of them, and a line that says how many older
+            ones were dropped.
+        name: Name of the feed in the farm; that of the file or topic if omitted.
+        rotate: A file with so many bytes is complete, and the next one begins.
+        transactional: Records in a topic become visible together with all that are written with them. Experimental.
+        output_options: Properties of librdkafka, such as `security.protocol`.
+        upstream: Where to read, as `wlr.replicate` takes it; `class_name` and `registry` likewise. Remembered.
+        class_name: The feed's class.
+        registry: URLs of the registries that it chooses by.
+        keepalive: Of a program that follows: says between rounds that the feed is there.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+        progress: Called with ticks done, ticks in all, and what is being done.
+
+    Raises:
+        InvalidError: An argument is invalid, or the output belongs to something else. Nothing was written.
+        ExpiredError: The log was pruned behind the position: begin anew with `start="snapshot"`.
+        CorruptError: A file of the farm or of the output is damaged.
+        FencedError: Another run has taken over the feed.
+        UnavailableError: Another run feeds it, or a place is out of reach: try again.
+    """
+    from wlr.reading.feeds.adapters import OutputSettings, output_at
+
+    if drop and not max_bytes:
+        raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
+    output = output_at(os.fspath(to), OutputSettings(rotate, transactional, output_options or {}))
+    output.check_format(format)
+    database = wlc.resolve(db, farm, storage_options=storage_options)
+    reads = _Reads(_listed(upstream), class_name, _listed(registry))
+    wanted = _Wanted(tuple(tables or ()), format, feed_start(start), max_bytes, drop, name, progress)
+    words = [*_words(db, farm, output.shown, wanted, reads), *(["--rotate", str(rotate)] if rotate is not None else [])]
+    words += ["--transactional"] if transactional else []
+    words += _option_words("--output-option", output_options or {})
+    words += _option_words("--storage-option", storage_options or {})
+    wanted = replace(wanted, command=tuple(words))
+    return _Feeding(database, output, wanted).go(reads, keepalive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """Where the user wants the feed to read; None for what it remembers."""
+
+    upstream: list[str] | None
+    class_name: str | None
+    registries: list[str] | None
+
+    def words(self) -> Iterator[str]:
+        """Give the words of a command that say so."""
+        for option, urls in (("--upstream", self.upstream), ("--registry", self.registries)):
+            for url in urls or ():
+                yield from (option, without_password(url))
+        if self.class_name is not None:
+            yield from ("--class", self.class_name)
+
+
+def _listed(given: Sequence[str] | str | None) -> list[str] | None:
+    return None if given is None else [given] if isinstance(given, str) else list(given)
+
+
+def _words(
+    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, shown: str, wanted: _Wanted, reads: _Reads
+) -> Iterator[str]:
+    """Give the words of the command that says what is wanted, for hints."""
+    yield from ("wlr", "feed", without_password(os.fspath(db)))
+    yield from ("--farm", without_password(os.fspath(farm))) if farm else ()
+    for table in wanted.tables:
+        yield from ("--table", table)
+    yield from ("--to", shown)
+    yield from () if wanted.format is None else ("--format", wanted.format)
+    yield from () if wanted.bytes_max == BYTES_MAX else ("--max-bytes", str(wanted.bytes_max))
+    yield from ("--drop",) if wanted.drops else ()
+    yield from ("--name", wanted.name) if wanted.name else ()
+    yield from reads.words()
+
+
+def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Give the words of a command that say some options; secrets are left to its user."""
+    fit = json.loads(remembered(given))
+    for name, value in given.items():
+        if isinstance(value, dict):
+            yield from _option_words(option, value, f"{within}{name}.")
+            continue
+        said = fit[name] if name in fit and not _PRIVATE.search(name) else "…"
+        yield from (option, f"{within}{name}={str(said).lower() if isinstance(said, bool) else said}")
+
+
+def feed_start(given: str | int | datetime | None) -> str | int | datetime | None:
+    """Read where a new feed begins: a tick, a time, or the newest snapshot.
+
+    Raises:
+        InvalidError: The text is something else.
+    """
+    if given is None or given == SNAPSHOT or isinstance(given, int):
+        return given
+    if isinstance(given, str) and given.isdecimal():
+        return int(given)
+    return parse_time(given, utc_now())
+
+
+def feed_reader(state: FeedState) -> Replica:
+    """Return what a feed says of itself where it reads."""
+    position = state.position if state.position and state.position.history else None
+    here = this_host(), this_user()
+    identity = paths.feed_id(state.name)
+    return Replica(identity, state.to, position, state.clock, utc_now(), *here, kind=FEED, tables=state.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the user asked for; `command` is all of it, for hints."""
+
+    tables: tuple[str, ...]
+    format: str | None
+    start: str | int | datetime | None
+    bytes_max: int
+    drops: bool
+    name: str | None
+    progress: Callable[[int, int, str], None] | None
+    command: tuple[str, ...] = ()
+
+
+def _is_lost(error: ExpiredError | CorruptError) -> bool:
+    """Say whether the log does not lead on from the feed's position, so that only a snapshot helps."""
+    return isinstance(error, ExpiredError) or bounds.REBASE in (error.hint or "")
+
+
+class _Feeding:
+    """One round, from what the user typed."""
+
+    def __init__(self, database: FarmDatabase, output: Output, wanted: _Wanted) -> None:
+        # Where the feed's lease is, and what is read.
+        self._database = self._place = database
+        self._membership: Membership | None = None
+        self._may_begin_anew = wanted.start == SNAPSHOT
+        self._output = output
+        self._wanted = wanted
+        self._name = wanted.name if wanted.name is not None else paths.as_feed_name(output.label)
+        self._memory = output.memory(database, self._name)
+
+    def go(self, reads: _Reads, keepalive: Keepalive | None) -> Fed:
+        """Do the round, reading the database itself or an upstream of it."""
+        paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
+        state = self._known()
+        if state is not None and state.is_paused:
+            say_paused(self._database, feed_reader(state), state.attachment, keepalive)
+            return self._result(state)
+        attachment = self._attachment(state, reads)
+        try:
+            return self._round(state) if attachment is None else self._round_of_tier(state, attachment, keepalive)
+        except (ExpiredError, CorruptError) as error:
+            if self._wanted.start == SNAPSHOT or not _is_lost(error):
+                raise
+            raise self._with_hint(error) from error
+
+    def _round_of_tier(self, state: FeedState | None, attachment: Attachment, keepalive: Keepalive | None) -> Fed:
+        registry, me = place_of(self._database, attachment.registry), feed_reader(state or self._blank())
+        if state is None:
+            # A registration of that name would be replaced.
+            with suppress(UnavailableError, MissingError):
+                self._refuse_other_output(registry)
+        self._may_begin_anew = False
+        try:
+            return read_through(registry, me, attachment, self._round_at, keepalive)
+        except (ExpiredError, CorruptError) as error:
+            if self._wanted.start != SNAPSHOT or not _is_lost(error):
+                raise
+        # Nobody holds its position any more: it begins anew, wherever it may read.
+        self._may_begin_anew = True
+        return read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
+
+    def _attachment(self, state: FeedState | None, reads: _Reads) -> Attachment | None:
+        """Return which upstream the feed reads; claims in a registry that it leaves are released."""
+        before = state.attachment if state else None
+        at = state.master if state else self._database.url
+        asked = reads.upstream, reads.class_name, reads.registries
+        wanted = attachment_of(self._database, before, *asked, at)
+        detach(self._database, before, wanted, paths.feed_id(self._name))
+        return wanted
+
+    def _round_at(self, place: FarmDatabase, membership: Membership) -> Fed:
+        self._place, self._membership = place, membership
+        return self._round(self._known())
+
+    def _known(self) -> FeedState | None:
+        found = self._memory.load()
+        return self._checked(found[0]) if found is not None else None
+
+    def _round(self, state: FeedState | None) -> Fed:
+        config = self._place.config()
+        if state is not None and self._is_level(state, config):
+            self._output.check_written(state)
+            self._remember_place(state)
+            # Pruning keeps what it will need.
+            self._register(state, is_level=True)
+            return self._result(state)
+        lease = Lease(self._database.store, paths.feed_lease_path(self._name), f"feed {self._name}")
+        try:
+            return self._go(lease.run, config.beat_s)
+        finally:
+            lease.release()
+
+    def _checked(self, state: FeedState) -> FeedState:
+        """Refuse a state that is another feed's, and take its name and keys."""
+        given = self._wanted
+        if given.name not in (None, state.name):
+            message = f"the feed in {self._output.shown} is called {state.name}"
+            raise InvalidError(message, hint="Leave --name out, or give another --to.")
+        if state.master.rstrip("/").rpartition("/")[2] != self._database.name:
+            message = f"feed {state.name} in {self._output.shown} is of {state.master}, not of {self._database.url}"
+            raise InvalidError(message, hint="Give another --to.")
+        if given.tables and given.tables != state.tables:
+            message = f"feed {state.name} was made of {described(state.tables)}"
+            raise InvalidError(message, hint="Leave --table out, or begin another feed: another --to.")
+        if given.format not in (None, state.format):
+            message = f"feed {state.name} was made with --format {state.format}"
+            raise InvalidError(message, hint=f"--format {state.format}, or begin another feed: another --to.")
+        self._output.check_place(state)
+        self._name = state.name
+        is_apart = self._place is not self._database
+        self._database = with_keys(state.verify, self._database)
+        self._place = with_keys(state.verify, self._place) if is_apart else self._database
+        return state
+
+    def _remember_place(self, state: FeedState) -> None:
+        """Remember another upstream in a round without news, which takes no lease."""
+        attachment = self._membership.attachment if self._membership else None
+        master = self._place.url if attachment or state.attachment else state.master
+        if (attachment, master) != (state.attachment, state.master):
+            self._memory.change(lambda there: replace(there or state, attachment=attachment, master=master))
+
+    def _is_level(self, state: FeedState, config: Config) -> bool:
+        """Say whether there is nothing to write, which two requests find out."""
+        position = state.position
+        if position is None or state.written or (position.tick, position.history) != (config.tick, config.history):
+            return False
+        return not self._place.logs.exists(paths.log_path(self._place.name, config.batches))
+
+    def _go(self, run: str, beat_s: float) -> Fed:
+
+        found = self._memory.load()
+        kept = Kept(self._memory, *(found or (self._new(), None)))
+        verify = self._place.keys.verify_words() or kept.state.verify
+        attachment = self._membership.attachment if self._membership else None
+        state = replace(kept.state, master=self._place.url, to=self._output.shown, verify=verify, beat_s=beat_s)
+        state = replace(state, attachment=attachment)
+        # From now on a run that fed it before, should it live, cannot move the position.
+        kept.keep(replace(state, run=run))
+        done = self._write_or_begin_anew(kept)
+        with suppress(FarmError):
+            self._register(kept.state, is_level=True)
+        return self._result(kept.state, done)
+
+    def _write_or_begin_anew(self, kept: Kept) -> FeedRun:
+        try:
+            return self._write(kept)
+        except (ExpiredError, CorruptError) as error:
+            if not self._may_begin_anew or not _is_lost(error):
+                raise
+            kept.keep(self._at_snapshot(kept.state))
+            return self._write(kept)
+
+    def _write(self, kept: Kept) -> FeedRun:
+        from wlr.reading.feeds.formats import format_of
+        from wlr.reading.feeds.log_source import FeedReader
+
+        wanted, state, end = self._wanted, kept.state, self._place.config().tick
+        form = format_of(state.format)(self._database.name, state.name)
+        reader = FeedReader(self._place, form, wanted.bytes_max, self._membership)
+        with closing(reader):
+            # Pruning keeps nothing for a feed that the log does not lead on.
+            reader.check(state)
+            self._register(state)
+            try:
+                with self._output.open(state, form, wanted.bytes_max) as output:
+                    run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress, end)
+                    run.go(output.resume_at(state))
+            except FarmError as error:
+                with suppress(FarmError):
+                    self._register(kept.state, failure=error.message)
+                raise
+        if self._place.witness is not None and kept.state.position is not None:
+            self._place.witness.note(kept.state.position)
+        return run
+
+    # A new feed
+
+    def _new(self) -> FeedState:
+        from wlr.reading.feeds.formats import format_of
+        from wlr.reading.feeds.log_source import beginning, refuse_idle_tables
+
+        wanted, state = self._wanted, self._blank()
+        has_columns = format_of(state.format).has_columns
+        if has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
+            message = f"a file of {state.format} has the columns of one table"
+            raise InvalidError(message, hint="--table SCHEMA.TABLE once, without a pattern; or --to FILE.jsonl")
+        if has_columns and "." not in wanted.tables[0]:
+            table = wanted.tables[0]
+            message = f"a file of {state.format} has the columns of one table, and each schema can have {table}"
+            raise InvalidError(message, hint=f"--table {shlex.quote(f'main.{table}')}")
+        self._refuse_other_output(self._membership.registry if self._membership else self._database)
+        self._output.check_new()
+        refuse_idle_tables(self._place, wanted.tables)
+        if wanted.start == SNAPSHOT:
+            return self._at_snapshot(state)
+        assert not isinstance(wanted.start, str)
+        position, batch_last = beginning(self._place, wanted.start)
+        return replace(state, position=position, history=position.history, batch_last=batch_last)
+
+    def _blank(self) -> FeedState:
+        from wlr.reading.feeds.feed_state import FeedState
+
+        wanted, form = self._wanted, self._output.choose_format(self._wanted.format)
+        return FeedState(self._name, self._place.url, self._output.shown, wanted.tables, form)
+
+    def _at_snapshot(self, state: FeedState) -> FeedState:
+        """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""
+        from wlr.reading.feeds.log_source import beginning
+
+        manifest = log_reader.choose_snapshot(self._place, Stop())
+        if manifest is None:
+            position, batch_last = beginning(self._place, None)
+            return replace(state, position=position, history=position.history, batch_last=batch_last, written=None)
+        start = manifest.position
+        return replace(state, position=None, history=start.history, snapshot=start.tick, written=None)
+
+    def _refuse_other_output(self, registry: FarmDatabase) -> None:
+        """Refuse a name under which the farm knows a feed to another place."""
+        for known in known_replicas(registry)[0]:
+            if known.id == paths.feed_id(self._name) and (known.target, known.host) != (
+                self._output.shown,
+                this_host(),
+            ):
+                raise InvalidError(
+                    f"feed {self._name} of {self._database.name} writes to {known.target} on {known.host}",
+                    hint="Give this one another name: --name NAME",
+                )
+
+    # The farm
+
+    def _register(self, state: FeedState, *, is_level: bool = False, failure: str = "") -> None:
+        """Say how far the feed has come, so that pruning keeps what it needs."""
+        known = replace(feed_reader(state), target=self._output.shown)
+        register_reader(self._place, known, self._membership, is_level=is_level, failure=failure)
+
+    def _with_hint(self, error: ExpiredError | CorruptError) -> ExpiredError | CorruptError:
+        hint = f"{shlex.join([*self._wanted.command, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"
+        return type(error)(error.message, hint=hint, path=error.path, position=error.position)
+
+    def _result(self, state: FeedState, done: FeedRun | None = None) -> Fed:
+        counts = (done.records, done.bytes, done.dropped) if done else (0, 0, 0)
+        tick = state.position.tick if state.position else 0
+        return Fed(state.name, self._output.shown, tick, state.clock, *counts, is_paused=state.is_paused)
+
+
+# What is written is made durable at least so often, whatever memory it may take.
+_FLUSH_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a feed remembers, and the version of the object that holds it."""
+
+    memory: VersionedObject[FeedState]
+    state: FeedState
+    version: str | None
+
+    def keep(self, state: FeedState) -> None:
+        """Remember a state; whether the feed is paused is its owner's to say, also while a run is under way.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        if state == self.state and self.version is not None:
+            return
+        try:
+            self.version = self.memory.replace(state, self.version)
+        except ConflictError as error:
+            there, version = self.memory.load() or (None, None)
+            if there is None or there.run != self.state.run or not there.run:
+                message = f"another run has taken over feed {state.name}"
+                raise FencedError(message, hint="Leave one of them running.") from error
+            state = replace(state, is_paused=there.is_paused)
+            self.version = self.memory.replace(state, version)
+        self.state = state
+
+
+@dataclass(slots=True)
+class FeedRun:
+    """A round.
+
+    Attributes:
+        bytes_max: Bytes after which what was written is made durable; the most that is kept where `drops`.
+        drops: Only the newest records are written, as many as `bytes_max` allows.
+        progress: Called with ticks done, ticks in all up to `end`, and what is being done.
+        records: Records written; `bytes`: bytes of them; `dropped`: records that were not.
+    """
+
+    kept: Kept
+    reader: FeedReader
+    output: OpenOutput
+    bytes_max: int
+    drops: bool = False
+    progress: Callable[[int, int, str], None] | None = None
+    end: int = 0
+    records: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+    def go(self, state: FeedState) -> None:
+        """Write everything from a state on, and remember the position with every part that is durable."""
+        pending = 0
+        found = self.reader.found(state)
+        for one in self._newest(found) if self.drops else found:
+            if isinstance(one, FeedReached):
+                state = replace(
+                    state,
+                    position=one.position,
+                    history=one.position.history,
+                    batch_last=one.batch_last,
+                    clock=one.clock or state.clock,
+                    snapshot=None,
+                    written=None,
+                )
+                continue
+            self.output.write(one)
+            state = replace(state, written=one.last, dropped=state.dropped + one.dropped)
+            self._count(one)
+            pending += one.bytes
+            if pending >= (self.bytes_max or _FLUSH_BYTES):
+                state, pending = self._flush(state), 0
+        self._flush(state)
+
+    def _flush(self, state: FeedState) -> FeedState:
+        state = self.output.flush(state)
+        self.kept.keep(state)
+        return state
+
+    def _count(self, piece: FeedPiece) -> None:
+        if piece.dropped:
+            self.dropped += piece.dropped
+        else:
+            self.records += len(piece.records)
+        self.bytes += piece.bytes
+        if self.progress:
+            start = self.kept.state.position.tick if self.kept.state.position else 0
+            total = max(self.end - start, 1)
+            self.progress(min(max(piece.last[0] - start, 0), total), total, f"{self.records} records, at tick")
+
+    def _newest(self, found: Iterator[Found]) -> Iterator[Found]:
+        """Give the newest records whose text fits, behind a line that says how many older ones were dropped."""
+        kept: deque[FeedPiece] = deque()
+        reached: FeedReached | None = None
+        gap: Gap | None = None
+        size = 0
+        for one in found:
+            if isinstance(one, FeedReached):
+                reached = one
+                continue
+            kept.append(one)
+            size += one.bytes
+            while size > self.bytes_max and kept:
+                gone, left = _halved(kept.popleft(), size - self.bytes_max)
+                size -= gone.bytes
+                gap = _widened(gap, gone)
+                if left is not None:
+                    kept.appendleft(left)
+        if gap is not None:
+            yield self.reader.renderer.gap(gap, next((piece.layout for piece in kept if piece.layout), None))
+        yield from kept
+        if reached is not None:
+            yield reached
+
+
+def _halved(piece: FeedPiece, surplus: int) -> tuple[FeedPiece, FeedPiece | None]:
+    """Cut the oldest records off a piece, as many as have `surplus` bytes at least; None if nothing is left."""
+    ends = piece.ends
+    count = int(ends.searchsorted(surplus)) + 1
+    if count >= len(ends):
+        return piece, None
+    return piece.part(0, count), piece.part(count)
+
+
+def _widened(gap: Gap | None, gone: FeedPiece) -> Gap:
+    count = len(gone.records)
+    if gap is None:
+        return Gap(count, gone.history, gone.first, gone.last)
+    return replace(gap, dropped=gap.dropped + count, history=gone.history, last=gone.last)

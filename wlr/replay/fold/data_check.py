@@ -1,0 +1,69 @@
+"""Whether data files hold what their log file or manifest says: one check for all engines, before anything is applied.
+
+Columns, types and missing values are read from the footers of files, and weights and ticks from the two columns that
+hold them. No other column is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
+from wlc.dialect.duckdb.parquet import reading, rows_of
+from wlc.farm.errors import CorruptError
+from wlc.farm.model import WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+    from wlc.dialect.duckdb.fold import RowImages
+    from wlr.replay.plan.step import TableChange
+
+
+def refuse_other_images(
+    connection: duckdb.DuckDBPyConnection, change: TableChange, found: Sequence[RowImages], *, is_whole: bool = True
+) -> bool:
+    """Refuse data files that do not hold the row images which the log lists.
+
+    Args:
+        connection: That may read the files.
+        change: What the log says.
+        found: Where its images are.
+        is_whole: All images of the change are in these files, so that they can be counted.
+
+    Returns:
+        Whether all images are those of one transaction.
+
+    Raises:
+        CorruptError: The files have other columns, types, weights or ticks; the message names them.
+    """
+    local = [file for source in found for file in source.files]
+    paths = {file: read.file.file.path for file, read in zip(local, change.reads, strict=True) if not read.is_local}
+    if paths:
+        layouts = [read.file.layout for read in change.reads]
+        refuse_other_columns(connection, layouts[-1], paths, is_images=True)
+        refuse_missing_values(connection, set.intersection(*map(required, layouts)), paths)
+    if not local:
+        return False
+    images = " UNION ALL ".join(
+        f"SELECT {WEIGHT} AS w, _tick AS t FROM {rows_of(*source.files)}"
+        f" WHERE _tick BETWEEN {source.first} AND {source.last}"
+        for source in found
+    )
+    with reading(", ".join(sorted(set(paths.values())))):
+        query = (
+            "SELECT count(*) FILTER (w = 1), count(*) FILTER (w = -1), count(*), coalesce(min(t) = max(t), false)"
+            f" FROM ({images})"
+        )
+        added, removed, rows, is_one = connection.execute(query).fetchall()[0]
+    is_right = (added, removed) == (change.added, change.removed) or not is_whole
+    if added + removed != rows or not is_right:
+        files = ", ".join(sorted({read.file.file.path for read in change.reads}))
+        told = f", the log file says {change.added} and {change.removed}" if is_whole else ""
+        more = f" and {rows - added - removed} of other weights" if added + removed != rows else ""
+        counted = f"{added} rows of weight 1 and {removed} of weight -1{more}"
+        ticks = f"transactions {change.reads[0].first} to {change.reads[-1].last}"
+        raise CorruptError(f"{files}: {ticks} have {counted} of {change.table}{told}", path=files)
+    return bool(is_one)

@@ -1,0 +1,203 @@
+"""Cut the log after a position into steps, decided without applying anything."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wlc.farm.digest import touched
+from wlc.farm.log_columns import PlainRun, joined, parts_of
+from wlc.farm.model import Change, Ddl, Name, Position, TableFile, Transaction
+from wlr.replay.plan import bounds
+from wlr.replay.plan.common_position import Contained, of_footer
+from wlr.replay.plan.step import Mark, Step, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from wlc.farm.log_columns import Part
+    from wlc.farm.model import Batch, Digest
+    from wlr.replay.plan.bounds import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a step may hold.
+
+    A step's net change is kept on disk or in memory and applied in one transaction of the replica. More rows fold
+    better; fewer have to be applied again when a step fails and is cut in halves.
+    """
+
+    rows: int = 5_000_000
+    transactions: int = 250_000
+    files: int = 256
+
+
+LIMITS = Limits()
+
+
+def _paths(part: Part) -> Iterator[str]:
+    if isinstance(part, PlainRun):
+        yield from (total.path for total in part.totals())
+    else:
+        yield from (record.path for t in part for record in t.records if type(record) is Change)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Transactions gathered for the next step."""
+
+    catalog: str
+    limits: Limits
+    parts: list[Part] = field(default_factory=list)
+    files: dict[str, TableFile] = field(default_factory=dict)
+    marks: dict[int, Mark] = field(default_factory=dict)
+    rows: int = 0
+    digests: dict[Name, Digest | None] = field(default_factory=dict)
+    undigested: frozenset[Name] = frozenset()
+    last_known: int = 0
+    footer: Contained | None = None
+    count: int = 0
+
+    def is_full(self, more: Part = ()) -> bool:
+        most = self.limits
+        return (
+            self.rows + rows_of(more) >= most.rows
+            or self.count + len(more) >= most.transactions
+            or len(self.files) + len(set(_paths(more)) - self.files.keys()) >= most.files
+        )
+
+    def fitting(self, run: PlainRun) -> int:
+        """Return how many transactions of a run fit; the last one may be more than there is room for."""
+        if not self.is_full(run):
+            return len(run)
+        return bisect_left(range(1, len(run)), True, key=lambda count: self.is_full(run[:count])) + 1
+
+    def add(self, part: Part, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
+        self.parts.append(part)
+        self.marks[batch.number] = Mark(part[-1].tick, batch.history, batch.number, chain, batch.last)
+        self.files.update((path, files[path]) for path in _paths(part))
+        self.rows += rows_of(part)
+        self.count += len(part)
+
+    def end(self, batch: Batch) -> None:
+        """Note what a batch says about its tables, once all of its transactions were added."""
+        self.digests.update(dict.fromkeys(touched(batch.transactions)))
+        self.digests.update(batch.digests)
+        self.undigested = (self.undigested | batch.undigested) - batch.digests.keys()
+        self.last_known = batch.last
+        self.footer = of_footer(batch)
+
+    def close(self, skipped: frozenset[int]) -> Step:
+        transactions = joined(self.parts)
+        ticks = range(transactions[0].tick, transactions[-1].tick + 1)
+        marks = tuple(self.marks.values())
+        # A batch says what its tables hold at its end only: transactions behind the last end leave theirs unknown.
+        later = touched(transactions[bisect_right(transactions, self.last_known, key=_tick) :])
+        digests = {name: digest for name, digest in self.digests.items() if name not in later}
+        chosen = frozenset(tick for tick in skipped if tick in ticks)
+        return Step(transactions, self.files, marks, self.catalog, chosen, digests, self.undigested, footer=self.footer)
+
+
+def cut(
+    batches: Iterable[tuple[Batch, str]],
+    position: Position,
+    stop: Stop,
+    *,
+    limits: Limits = LIMITS,
+    skipped: frozenset[int] = frozenset(),
+    alone: int | None = None,
+) -> Iterator[Step]:
+    """Cut the log after a position into steps.
+
+    A transaction with DDL is a step of its own, because engines can do less in one transaction after a schema change.
+    So is the transaction that failed before, because other transactions must not be undone with it, and one that is
+    skipped.
+
+    Args:
+        batches: Batches and their chain hashes in order, from the one of `position` on.
+        position: Where the replica stands.
+        stop: Where to stop.
+        limits: How much a step may hold.
+        skipped: Ticks of accepted transactions.
+        alone: Tick of the transaction that failed before.
+
+    Raises:
+        InvalidError: A batch belongs to a history that grew from elsewhere.
+    """
+    run = _Run("", limits)
+    for batch, chain, transactions, is_last in _wanted(batches, position, stop):
+        files = {file.file.path: file for file in batch.files}
+        for part, is_alone in _pieces(transactions, skipped if alone is None else skipped | {alone}):
+            rest = part
+            while rest:
+                if run.parts and (is_alone or run.is_full() or run.catalog != batch.catalog):
+                    yield run.close(skipped)
+                    run = _Run(batch.catalog, limits)
+                run.catalog = batch.catalog
+                count = run.fitting(rest) if isinstance(rest, PlainRun) else len(rest)
+                run.add(rest[:count], batch, chain, files)
+                if rest[count - 1].tick == batch.last:
+                    run.end(batch)
+                rest = rest[count:]
+            if is_alone:
+                yield run.close(skipped)
+                run = _Run(batch.catalog, limits)
+        if is_last:
+            break
+    if run.parts:
+        yield run.close(skipped)
+
+
+def _wanted(
+    batches: Iterable[tuple[Batch, str]], position: Position, stop: Stop
+) -> Iterator[tuple[Batch, str, Sequence[Transaction], bool]]:
+    """Yield of each batch the transactions between position and stop, and whether the batch is the last one needed."""
+    for batch, chain in batches:
+        # The position's own batch is known by its chain hash. It can belong to the history before: a new history begins
+        # with a snapshot, whose position is in the last batch of the old one.
+        is_own = batch.number == position.batch
+        after = batch.transactions[bisect_right(batch.transactions, position.tick, key=_tick) :]
+        end = _end(after, stop)
+        is_between = stop.tick is not None and stop.tick > position.tick and batch.history != position.history
+        if after and end == 0 and not is_own and not is_between:
+            # The stop is before this batch, so its history does not matter.
+            return
+        if not is_own:
+            bounds.check_history(batch, position)
+        is_last = end < len(after) or (stop.tick is not None and batch.last >= stop.tick)
+        yield batch, chain, after[:end], is_last
+        history = position.history if is_own and position.history else batch.history
+        position = Position(history, max(batch.last, position.tick), batch.number, chain)
+
+
+def _tick(transaction: Transaction) -> int:
+    return transaction.tick
+
+
+def _end(transactions: Sequence[Transaction], stop: Stop) -> int:
+    """How many transactions are before or at the stop."""
+    if stop.tick is not None:
+        return bisect_right(transactions, stop.tick, key=_tick)
+    if stop.until is None:
+        return len(transactions)
+    return next((n for n, t in enumerate(transactions) if not stop.includes(t)), len(transactions))
+
+
+def _pieces(transactions: Sequence[Transaction], alone: frozenset[int]) -> Iterator[tuple[Part, bool]]:
+    """Yield runs and single transactions, each with whether it must be a step of its own."""
+    for part in parts_of(transactions):
+        if isinstance(part, tuple):
+            for transaction in part:
+                is_ddl = any(type(record) is Ddl for record in transaction.records)
+                yield (transaction,), is_ddl or transaction.tick in alone
+            continue
+        rest = part
+        for tick in sorted(alone):
+            place = bisect_left(rest, tick, key=_tick)
+            if place < len(rest) and rest[place].tick == tick:
+                yield rest[:place], False
+                yield (rest[place],), True
+                rest = rest[place + 1 :]
+        yield rest, False

@@ -1,0 +1,408 @@
+"""Make a replica, or roll it forward: checks what is asked for, then lets `wlr.replay.run` do it."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm.clock import parse_age, parse_time, utc_now
+from wlc.farm.database import open_database
+from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.keeping import find_tag
+from wlc.farm.paths import is_tag_name
+from wlc.farm.registry import this_host
+from wlc.farm.seal.checksum import checksum
+from wlc.farm.store import MissingError
+from wlc.tiers.attachment import attachment_of, detach, place_of
+from wlr.engine.adapters import target_at
+from wlr.engine.contract import DatabaseFile, Lake, Roles
+from wlr.engine.replica_state import ReplicaState
+from wlr.replay.plan import bounds
+from wlr.replay.plan.bounds import Stop
+from wlr.replay.plan.patterns import described, listed
+from wlr.replay.plan.row_filters import EVERYTHING
+from wlr.replay.registration import as_replica, is_same_database, with_keys
+from wlr.replay.run import Replay, Replicated
+from wlr.replay.workers import workers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.tiers.attachment import Attachment, Keepalive, Membership
+    from wlr.engine.contract import Target
+    from wlr.replay.plan.row_filters import RowFilters
+
+
+def replicate(
+    master: str | os.PathLike[str] | None = None,
+    *,
+    into: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    until: str | datetime | None = None,
+    tick: int | None = None,
+    waits: bool = False,
+    delay: str | timedelta | None = None,
+    tables: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
+    filters: RowFilters | None = None,
+    keep: str | None = None,
+    open_tables: str | None = None,
+    access: bool | None = None,
+    adopt: bool = False,
+    swap: bool | None = None,
+    engine: str = "auto",
+    spark_master: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    register: bool = True,
+    upstream: Sequence[str] | str | None = None,
+    class_name: str | None = None,
+    registry: Sequence[str] | str | None = None,
+    keepalive: Keepalive | None = None,
+    rebase: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Replicated:
+    """Make a replica from the newest suitable snapshot, or roll it forward from where it stands.
+
+    Args:
+        master: Name in the farm, URL of the database's folder there, or path of the master; remembered.
+        into: The replica: a DuckDB file, the folder or URL of Parquet files, or the URL of a PostgreSQL database.
+        farm: URL of the farm, for a bare name.
+        until: Stop before the first transaction committed later; an aware time, or text as people type it; or a tag.
+        tick: Stop after this transaction.
+        waits: What `tick` or `until` name may be still to come; `is_reached` of the result says whether it is there.
+        delay: Stay this far behind now, as `1h`; `until` and `tick` let a delayed replica go ahead once instead.
+        tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
+        ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
+        filters: Which rows, columns and values are replicated, see `wlr.row_filters`; remembered.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
+        open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
+        access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
+        adopt: A new replica is made inside the DuckDB file that is there, beside the tables of its owner.
+        swap: Rounds go to a second file, which then takes the DuckDB file's place; remembered.
+        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
+        spark_master: Master at which to start a Spark session, unless the program has one.
+        storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
+        register: Note this replica in the farm, so that pruning keeps what it needs.
+        upstream: Where to read: "auto", URLs of the folder in one place or several, "none" for `master`. Remembered.
+        class_name: It reads from places of this class or a higher one. Remembered.
+        registry: URLs of the database's folder in places whose registries are told; the first decides. Remembered.
+        keepalive: Of a program that follows: says between rounds that the replica is there.
+        rebase: Take back what the replica holds and the log does not, or make the replica anew.
+        dry_run: Only say what would be done.
+        progress: Called with units done, units in all, and what is being done.
+
+    Raises:
+        InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
+        ExpiredError: The next batch was pruned: make the replica anew.
+        ReplayError, CorruptError: A transaction does not fit, or a file is damaged. All before it were applied.
+        UnavailableError: The replica or the farm is in use or out of reach: try again.
+    """
+    target, state, database = _found(master, farm, into, storage_options, adopts=adopt, swaps=swap)
+    stop, names = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay), listed(tables, ignore)
+    asked = _Asked(stop, _age(delay), names, _kept(target, keep, access, open_tables), rebase, _keyed(state, filters))
+    job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
+    return job.run_through(database, _attachment(database, job, upstream, class_name, registry), keepalive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What the replica is to remember; None for what it remembers already."""
+
+    keep: str | None
+    access: bool | None
+    open_tables: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the replica is to hold."""
+
+    stop: Stop
+    delay: timedelta
+    patterns: tuple[str, ...] | None
+    remembered: _Remembered
+    rebase: bool = False
+    filters: RowFilters | None = None
+
+    def is_changed(self, state: ReplicaState) -> bool:
+        """Say whether the replica is to get other filters."""
+        return self.filters is not None and self.filters.changes and not self.filters.is_same(state.filters)
+
+    @property
+    def delay_s(self) -> float:
+        return self.delay.total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One replication, wherever it is read from."""
+
+    target: Target
+    state: ReplicaState | None
+    asked: _Asked
+    registers: bool
+    engine: str
+    spark_master: str | None
+    is_dry_run: bool
+    progress: Callable[[int, int, str], None] | None
+    identity: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def run_through(
+        self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
+    ) -> Replicated:
+        """Read the database itself, or an upstream of it."""
+        if self.state is not None:
+            database = _checked(self.state, self.asked, database)
+        if self.state is not None and self.state.is_paused and not self.is_dry_run:
+            return _paused(self.state, self.target, database, keepalive, registers=self.registers)
+        try:
+            done = self._run_through(database, attachment, keepalive)
+        except FarmError as error:
+            if error.hint:
+                rebase = f"wlr replicate --into {shlex.quote(str(self.target))} --rebase"
+                error.hint = error.hint.replace(bounds.REBASE, rebase)
+            raise
+        if keepalive is not None:
+            self.target.expect_round()
+        return done
+
+    def _run_through(
+        self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
+    ) -> Replicated:
+        if not self.is_dry_run and self.state is not None and self.state.attachment is not None:
+            detach(database, self.state.attachment, attachment, self.state.id)
+        if attachment is None:
+            return self.run(database)
+        if not self.registers or self.is_dry_run:
+            return self.run(_read_last(database, attachment))
+        # Most replicas read the database itself.
+        from wlc.tiers.attaching import read_through
+
+        # A new replica registers before it is there, and under the same id if it has to be tried again.
+        job = self if self.state else replace(self, identity=_id_of(self.target))
+        state = self.state or ReplicaState(job.identity, database.url, "")
+        me = as_replica(state, self.target, self.asked.delay_s)
+        return read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
+
+    def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
+        # An upstream that failed may have left a replica, and a replica may have come further.
+        state = self.state if membership is None else self.target.find_state()
+        bulk = workers(self.engine, place, self.spark_master)
+        replay = Replay(
+            self.target,
+            place,
+            self.asked.stop,
+            registers=self.registers,
+            bulk=bulk,
+            keep=self.asked.remembered.keep,
+            progress=self.progress,
+            membership=membership,
+            delay_s=self.asked.delay_s,
+            identity=self.identity,
+            open_tables=self.asked.remembered.open_tables,
+            access=self.asked.remembered.access,
+            key_file=self.asked.filters.key_file if self.asked.filters else "",
+        )
+        if state is not None and (self.asked.rebase or not is_same_database(state, place)):
+            # Most replications stay where they are.
+            from wlr.replay.other_log import joined
+
+            done = joined(replay, state, rebases=self.asked.rebase, dry_run=self.is_dry_run)
+            if done is not None:
+                return done
+            state = self.target.read_state()
+        if state is not None and not self.is_dry_run and self.asked.is_changed(state):
+            # It needs DuckDB, which takes long to import.
+            from wlr.replay.filters.new_filters import refilter
+
+            state = refilter(replay, state, self.asked.filters or EVERYTHING)
+        stop = self.asked.stop
+        if state is not None and not stop.is_awaited and bounds.is_behind(state.position, state.clock, stop):
+            # Most replications only go forward.
+            from wlr.replay.going_back import go_back
+
+            return go_back(replay, state, dry_run=self.is_dry_run)
+        if self.is_dry_run:
+            return replay.rehearse(state)
+        if state is not None:
+            return replay.roll_forward(state)
+        return replay.make(self.asked.patterns or (), self.asked.filters or EVERYTHING)
+
+
+def _found(
+    master: str | os.PathLike[str] | None,
+    farm: str | os.PathLike[str] | None,
+    into: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    *,
+    adopts: bool,
+    swaps: bool | None,
+) -> tuple[Target, ReplicaState | None, FarmDatabase]:
+    target = target_at(into, storage_options)
+    if adopts and swaps:
+        message = "--adopt and --swap exclude each other: what the owner writes would be lost with the next swap"
+        raise InvalidError(message, hint="Give one of them.")
+    if adopts:
+        DatabaseFile.required(target, "--adopt").adopt()
+    never = "Leave --swap out: readers of such a replica are never blocked."
+    file = DatabaseFile.required(target, "--swap", never) if swaps else DatabaseFile.of(target)
+    if file is not None and swaps is not None:
+        file.set_swaps(swaps)
+    state = target.find_state()
+    return target, state, _database(master, farm, state, storage_options)
+
+
+def _id_of(target: Target) -> str:
+    return checksum(f"{this_host()} {uuid.getnode()} {target}".encode())[:16]
+
+
+def _attachment(
+    database: FarmDatabase,
+    job: _Job,
+    upstream: Sequence[str] | str | None,
+    class_name: str | None,
+    registry: Sequence[str] | str | None,
+) -> Attachment | None:
+    """Return what the replica remembers of its upstream, changed by what is asked for."""
+    before = job.state.attachment if job.state else None
+    if (before, upstream, class_name, registry) == (None,) * 4:
+        return None
+    reads = job.state.master if job.state else database.url
+    wanted = attachment_of(database, before, upstream, class_name, registry, reads)
+    if wanted is None and class_name is not None:
+        raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
+    if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not job.registers:
+        raise InvalidError(
+            "a replica that nobody knows cannot choose its upstream",
+            hint="Leave out --no-register, or name one place: --upstream URL",
+        )
+    return wanted
+
+
+def _read_last(database: FarmDatabase, attachment: Attachment) -> FarmDatabase:
+    """Return the place of the last choice, or the only one that may be chosen; nothing is claimed."""
+    return place_of(database, attachment.pinned or attachment.url or database.url)
+
+
+def _paused(
+    state: ReplicaState, target: Target, database: FarmDatabase, keepalive: Keepalive | None, *, registers: bool
+) -> Replicated:
+    """Do nothing but say that the replica is there."""
+    if registers:
+        from wlc.tiers.attaching import say_paused
+
+        say_paused(database, as_replica(state, target), state.attachment, keepalive)
+    return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
+
+
+def _age(delay: str | timedelta | None) -> timedelta:
+    return parse_age(delay) if isinstance(delay, str) else delay or timedelta(0)
+
+
+def _stop(
+    until: str | datetime | None,
+    tick: int | None,
+    delay: str | timedelta | None,
+    database: FarmDatabase,
+    *,
+    is_awaited: bool,
+) -> Stop:
+    if sum(given is not None for given in (until, tick, delay)) > 1:
+        raise InvalidError("--tick, --until and --delay exclude each other", hint="Give one of them.")
+    if delay is not None:
+        return Stop(None, utc_now() - _age(delay), is_moving=True)
+    if tick is not None and tick < 0:
+        raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
+    if until is None:
+        return Stop(tick, is_awaited=is_awaited and tick is not None)
+    now = utc_now()
+    try:
+        moment = parse_time(until, now)
+    except InvalidError as error:
+        return Stop(_tagged(database, str(until), error), is_awaited=is_awaited)
+    if moment > now and not is_awaited:
+        message = f"{moment.isoformat()} is in the future: what will be committed until then is unknown"
+        raise InvalidError(message, hint="Leave --until out to go to the end, or wait with --follow.")
+    return Stop(None, moment, is_awaited=is_awaited)
+
+
+def _tagged(database: FarmDatabase, name: str, no_time: InvalidError) -> int:
+    """Return the tick of a tag, given what is wrong with its name as a time."""
+    if not is_tag_name(name):
+        raise no_time
+    try:
+        return find_tag(database, name).tick
+    except MissingError:
+        raise
+    except InvalidError as error:
+        message = f"{name!r} is neither a time nor a tag of {database.name}"
+        raise InvalidError(message, hint=f"{error.hint}. {no_time.hint}") from error
+
+
+def _database(
+    master: str | os.PathLike[str] | None,
+    farm: str | os.PathLike[str] | None,
+    state: ReplicaState | None,
+    storage_options: Mapping[str, Any] | None,
+) -> FarmDatabase:
+    if master is None:
+        if state is None:
+            raise InvalidError("a new replica needs a master", hint="wlr replicate MASTER --into TARGET")
+        known = state.attachment.registry if state.attachment else state.master
+        return open_database(known, storage_options=storage_options)
+    return wlc.resolve(master, farm, storage_options=storage_options)
+
+
+def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | None) -> Stop:
+    """Let a delayed replica that is ahead of its delay stand still."""
+    if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
+        return Stop(state.position.tick)
+    return stop
+
+
+def _kept(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
+    """Refuse what replicas of the target's kind do not have."""
+    if keep is not None:
+        Lake.required(target, "--keep").check_keep(keep)
+    if access:
+        Roles.required(target, "--access")
+    if open_tables is not None:
+        Lake.required(target, "--open").check_open_tables(open_tables)
+    return _Remembered(keep, access, "" if open_tables == "none" else open_tables)
+
+
+def _keyed(state: ReplicaState | None, filters: RowFilters | None) -> RowFilters | None:
+    """Return filters with the key of their hashes: that of the replica unless another file is given."""
+    known = state.filters if state else EVERYTHING
+    if filters is None:
+        return None
+    # It needs DuckDB, which takes long to import.
+    from wlr.replay.filters.images import other_key, with_key
+
+    keyed = with_key(filters if filters or not known else replace(known, key_file=filters.key_file), known.key_file)
+    if keyed.key_mark and known.key_mark not in ("", keyed.key_mark):
+        raise other_key(keyed.key_file)
+    return replace(keyed, changes=filters.changes)
+
+
+def _checked(state: ReplicaState, asked: _Asked, database: FarmDatabase) -> FarmDatabase:
+    """Return the database with the keys of the replica, which must be of these tables and rows."""
+    if asked.patterns is not None and asked.patterns != state.tables:
+        message = f"the replica was made of {described(state.tables)}"
+        raise InvalidError(message, hint="Make another replica for other tables.")
+    if asked.filters is not None and not asked.filters.changes and not asked.filters.is_same(state.filters):
+        held = "; ".join(map(str, state.filters.tables)) or "whole tables"
+        change = "--change-filters makes the tables anew that are named. " if state.filters else ""
+        raise InvalidError(
+            f"the replica was made of {held}", hint=f"{change}Or make another replica for other rows or columns."
+        )
+    return with_keys(state.verify, database)

@@ -1,1 +1,0 @@
-"""A report on a database of the farm: the facts, and a page that shows them."""
