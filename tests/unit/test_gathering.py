@@ -25,7 +25,7 @@ from wlc.capture.postgres.described import DescribedColumn, DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable
 from wlc.capture.postgres.row_store import RowDatabase
 from wlc.farm.errors import CorruptError
-from wlc.farm.log_columns import PlainRun, parts_of
+from wlc.farm.log_columns import Transactions
 from wlc.farm.model import Change, Clear, Name, SequencePosition
 
 if TYPE_CHECKING:
@@ -229,8 +229,9 @@ def test_transactions_are_those_of_the_model(transactions: list[list[Event]], si
 def test_transactions_that_only_change_rows_are_columns() -> None:
     many = [SOME] * 100
     batch = gathered([*many, [*SOME, Redescribed(1)], *many], 1_000_000)
-    parts, gathering = parts_of(batch.transactions), batch.gathering
-    assert [(type(part), len(part)) for part in parts] == [(PlainRun, 100), (tuple, 1), (PlainRun, 100)]
+    gathering = batch.gathering
+    assert isinstance(batch.transactions, Transactions)
+    assert list(batch.transactions.objects) == [batch.transactions[100]]
     assert gathering.first_end() == 1
     moved = SequencePosition(Name("public", "s"), 7)
     again = gathered([*many, [*SOME, Redescribed(1)], *many], 1_000_000, moved).transactions

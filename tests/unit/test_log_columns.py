@@ -14,7 +14,7 @@ import pytest
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.json_fields import FieldError
 from wlc.farm.log import as_run, decode_batch, encode_batch, run_json
-from wlc.farm.log_columns import PlainRun, Transactions, columns_of, joined, parts_of
+from wlc.farm.log_columns import Transactions
 from wlc.farm.model import (
     Batch,
     Change,
@@ -26,6 +26,7 @@ from wlc.farm.model import (
     Name,
     Origin,
     Position,
+    Record,
     TableFile,
     Transaction,
 )
@@ -96,28 +97,124 @@ def test_a_long_log_is_read_as_written(make: Callable[[list[Transaction]], list[
     assert read == batch
     assert batch == read
     assert encode_batch(read) == encode_batch(batch)
-    runs = [part for part in parts_of(read.transactions) if isinstance(part, PlainRun)]
-    assert sum(map(len, runs)) > 3_000, "it was not read as columns"
+    assert len(list(Transactions.of(read.transactions).objects)) < 1_000, "it was not read as columns"
     assert replace(read, transactions=read.transactions[:-1]) != batch
 
 
-@pytest.mark.slow
-def test_parts_are_those_of_the_list() -> None:
-    expected = odd_ones(plain(4_000))
-    found = decode_batch(encode_batch(batch_of(expected)), "x").transactions
-    assert isinstance(found, Transactions)
-    assert list(found) == expected
+def several(count: int = 400) -> list[Transaction]:
+    """Plain ones, others at both ends, in the middle and next to each other, and one that does several things."""
+    made = plain(count)
+    for place in (0, 120, 121, 122, count - 1):
+        made[place] = replace(made[place], origin=Origin("there", place + 1))
+    made[200] = replace(made[200], committed=None, records=())
+    made[121] = replace(made[121], records=(Clear(TABLES[1], 5), *made[121].records, Clear(TABLES[2], 6)))
+    made[250] = replace(made[250], records=(Ddl("CREATE TABLE", TABLES[0], "CREATE TABLE x (i INTEGER)"),))
+    return made
+
+
+def in_columns(transactions: list[Transaction]) -> Transactions:
+    """The same, as many of them in columns as can be."""
+    groups = Transactions(transactions).groups()
+    return Transactions(*(group.columns() if are_plain else group for are_plain, group in groups))
+
+
+def halved(transactions: list[Transaction]) -> Transactions:
+    """The same, with pieces of all kinds behind each other, some of them empty."""
+    middle = len(transactions) // 3
+    first, rest = in_columns(transactions[:middle]), transactions[middle:]
+    return Transactions(first, (), first[:0], rest[:7], in_columns(rest[7:40]), in_columns(rest[40:]))
+
+
+def summed(transactions: list[Transaction]) -> list[object]:
+    """What was done, one by one: changes of plain transactions are added up between the others."""
+    found: dict[object, Any] = {}
+    apart = 0
+    for each in transactions:
+        is_plain = each.committed is not None and each.origin is None and {Change}.issuperset(map(type, each.records))
+        apart += not is_plain
+        for number, record in enumerate(each.records):
+            if is_plain and isinstance(record, Change):
+                key = apart, record.path
+                first, _, before = found.get(key, (each.tick, 0, replace(record, added=0, removed=0)))
+                added, removed = before.added + record.added, before.removed + record.removed
+                found[key] = first, each.tick, replace(record, added=added, removed=removed)
+            else:
+                found[each.tick, number] = each.tick, each.tick, record
+        apart += not is_plain
+    return list(found.values())
+
+
+FORMS: list[Callable[[list[Transaction]], Transactions]] = [Transactions, in_columns, halved]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("expected", [several(), plain(60), plain(1), []], ids=len)
+def test_it_is_the_list_whatever_form_it_has(
+    form: Callable[[list[Transaction]], Transactions], expected: list[Transaction]
+) -> None:
+    found, ticks = form(expected), [each.tick for each in expected]
+    assert (list(found), len(found), bool(found)) == (expected, len(expected), bool(expected))
+    assert found == Transactions(expected) == tuple(expected)
     assert list(reversed(found)) == expected[::-1]
+    assert (found.ticks, found.is_rising) == (ticks, True)
+    for place in range(1, len(expected), 17):
+        one, other = expected[place - 1 : place + 1]
+        assert not form([*expected[:place], replace(other, tick=one.tick), *expected[place + 1 :]]).is_rising
     rng = random.Random(3)
-    for _ in range(200):
-        place, first, end = (rng.randrange(-4_400, 4_400) for _ in range(3))
-        if -4_000 <= place < 4_000:
+    for _ in range(60):
+        place, first, end = (rng.randrange(-len(ticks) - 40, len(ticks) + 40) for _ in range(3))
+        if -len(ticks) <= place < len(ticks):
             assert found[place] == expected[place]
+        else:
+            with pytest.raises(IndexError):
+                found[place]
         assert list(found[first:end]) == expected[first:end]
         assert list(found[first:][:end]) == expected[first:][:end]
-    for beyond in (4_000, -4_001):
-        with pytest.raises(IndexError):
-            found[beyond]
+        tick = rng.choice([*ticks, 0, 10**6]) + rng.randrange(2)
+        assert found.place(tick) == sum(each < tick for each in ticks)
+        assert list(found.after(tick)) == [each for each in expected if each.tick > tick]
+    skipped = {*ticks[5:7], *ticks[121:123], *ticks[-1:], 10**6}
+    assert list(found.applied(skipped)) == [t for t in expected if t.committed and t.tick not in skipped]
+    assert list(found.applied(())) == [each for each in expected if each.committed]
+    parts = list(found.parted(skipped))
+    assert list(Transactions(*(part for part, _ in parts))) == expected
+    assert [part[0].tick for part, is_it in parts if is_it] == sorted(skipped & {*ticks})
+    assert all(len(part) == 1 if is_it else part for part, is_it in parts)
+    renamed = found.with_paths({path: f"new {path}" for path in PATHS})
+    assert [r.path for t in renamed for r in t.records if isinstance(r, Change)] == [
+        f"new {r.path}" for t in expected for r in t.records if isinstance(r, Change)
+    ]
+
+
+@pytest.mark.parametrize("make", [several, plain])
+def test_records_of_columns_are_sums(make: Callable[[], list[Transaction]]) -> None:
+    expected = make()
+    found = in_columns(expected)
+    assert list(found.records()) == summed(expected)
+    assert len(found.changes) < sum(len(each.records) for each in expected) / 10
+    assert list(Transactions(expected).records()) == [(t.tick, t.tick, r) for t in expected for r in t.records]
+
+
+def test_a_function_sees_each_record_in_order_and_may_replace_those_of_objects() -> None:
+    found, seen = in_columns(several()), list[object]()
+
+    def made(record: Record, first: int, last: int) -> Record:
+        seen.append((first, last, record))
+        return replace(record, statement="other") if isinstance(record, Ddl) else record
+
+    expected = several()
+    expected[250] = replace(expected[250], records=(made(expected[250].records[0], 0, 0),))
+    seen.clear()
+    assert list(found.with_records(made)) == expected
+    assert seen == list(found.records())
+
+
+@pytest.mark.parametrize("share", [0, 1, 40, 2])
+def test_others_are_woven_in_by_their_ticks(share: int) -> None:
+    everything = plain(400)
+    others = everything[::share] if share else []
+    rest = [each for each in everything if each not in others]
+    assert list(Transactions(Transactions(rest).columns()).woven(others)) == everything
 
 
 def steps_of(batch: Batch, transactions: object, **options: object) -> list[Step]:
@@ -163,17 +260,6 @@ def test_steps_are_the_same(options: dict[str, Any]) -> None:
     if len(ours[0].transactions) > 1:
         for one, other in zip(ours[0].halves(), theirs[0].halves(), strict=True):
             assert (one.first, one.last, one.actions()) == (other.first, other.last, other.actions())
-
-
-def test_joining_drops_what_is_empty() -> None:
-    run = parts_of(decode_batch(encode_batch(batch_of(plain())), "x").transactions)[0]
-    assert isinstance(run, PlainRun)
-    one = Transaction(1, "", run[0].started, None)
-    assert joined([(), (one,), run[:0], (one,)]) == (one, one)
-    whole = joined([(one,), (), (one,), run, run[:0]])
-    assert [len(part) for part in parts_of(whole)] == [2, len(run)]
-    assert run[:0].totals() == []
-    assert run[:0].rows == 0
 
 
 def run_of(**changed: Any) -> dict[str, Any]:
@@ -251,7 +337,7 @@ def test_a_run_that_does_not_fit_its_batch_is_refused(old: bytes, new: bytes, sa
 @pytest.mark.parametrize("count", [1, 2, 12])
 def test_a_run_of_few_is_written_as_lines_and_read(count: int) -> None:
     batch = batch_of(plain(count))
-    run = columns_of(batch.transactions)
+    run = Transactions(Transactions(batch.transactions).columns())
     assert list(run) == list(batch.transactions)
     assert encode_batch(replace(batch, transactions=run)) == encode_batch(batch)
     lines = encode_batch(batch).splitlines()
@@ -261,15 +347,25 @@ def test_a_run_of_few_is_written_as_lines_and_read(count: int) -> None:
 
 def test_ticks_of_a_run_that_do_not_rise_are_not_published() -> None:
     batch = batch_of(plain(12))
-    run = columns_of(batch.transactions)
-    run.ticks[5] = run.ticks[4]
+    run = Transactions(Transactions(batch.transactions).columns())
+    columns = run.columns()
+    columns.ticks[5] = columns.ticks[4]
     with pytest.raises(InvalidError, match="ticks do not rise"):
         encode_batch(replace(batch, transactions=run))
 
 
+def test_columns_with_more_rows_than_the_line_can_hold_are_written_in_lines() -> None:
+    columns = Transactions(plain(30)).columns()
+    columns.removed[7] = 10**10
+    batch = batch_of(list(Transactions(columns)))
+    assert "run" in kinds(batch_of(plain(30)), runs_from=0)
+    assert kinds(replace(batch, transactions=Transactions(columns)), runs_from=0) == kinds(batch, runs_from=0)
+    assert "begin" in kinds(batch, runs_from=0)
+
+
 def test_a_part_of_a_run_names_only_what_it_has() -> None:
     transactions = plain(200)
-    run = columns_of(transactions)
+    run = Transactions(Transactions(transactions).columns())
     for part in (slice(3, 4), slice(50, 61), slice(199, 200)):
         assert run_json(run[part]) == run_json(transactions[part])
 

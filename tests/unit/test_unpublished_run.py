@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -14,7 +13,6 @@ import pytest
 from tests.unit.test_master_state import FIRST
 from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
-from wlc.farm.log_columns import PlainRun
 from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition, Taken
 
 if TYPE_CHECKING:
@@ -100,31 +98,32 @@ def test_columns_say_what_objects_say(
 
     for options in ({}, {"most": 40}, {"most": 250, "after": 77}):
         plain = unpublished.pending(filled, "memory", **options)
-        assert not any(isinstance(part, PlainRun) for part in plain.parts)
+        assert list(plain.logged.objects) == list(plain.logged)
         with monkeypatch.context() as patch:
             patch.setattr(unpublished, "_RUN_LEAST", 0)
             columns = unpublished.pending(filled, "memory", **options)
             digests = unpublished.expected_digests(filled, "memory")
         assert columns.transactions == plain.transactions
-        assert columns.ticks == plain.ticks == [each.tick for each in plain.transactions]
-        assert len(columns) == len(plain) > 0
+        ticks = [each.tick for each in plain.transactions]
+        assert columns.logged.ticks == plain.logged.ticks == ticks
+        assert columns.logged == plain.logged
         ours, theirs = written(columns), written(plain)
         assert list(ours.transactions) == list(theirs.transactions)
         assert replace(ours, transactions=()) == replace(theirs, transactions=())
         assert digests == unpublished.expected_digests(filled, "memory")
-        for last in (plain.ticks[0] - 1, plain.ticks[len(plain) // 2], plain.ticks[-1]):
+        for last in (ticks[0] - 1, ticks[len(ticks) // 2], ticks[-1]):
             before = {table.name: 1000 for table in TABLES}
             expected = unpublished.count_rows(before, (each for each in plain.transactions if each.tick <= last))
             assert unpublished.count_pending_rows(before, columns, last) == expected
-    assert all(one < other for one, other in pairwise(columns.ticks))
+        assert columns.logged.is_rising
 
 
 def test_most_of_a_long_journal_is_read_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpublished, "_RUN_LEAST", 0)
     with duckdb.connect() as connection:
         fill(connection, 300, 0.01)
-        parts = unpublished.pending(connection, "memory").parts
-    runs = [part for part in parts if isinstance(part, PlainRun)]
-    assert sum(map(len, runs)) > 250
-    assert sorted({run.names for run in runs}) == [runs[0].names]
-    assert set(runs[0].names) == set(USERS)
+        waiting = unpublished.pending(connection, "memory")
+    objects = list(waiting.logged.objects)
+    assert 0 < len(objects) < 50 < 250 < len(waiting.logged)
+    assert [each.tick for each in objects] == [each.tick for each in waiting.entries]
+    assert {each.user for each in waiting.logged} == set(USERS)

@@ -26,8 +26,9 @@ from wlc.farm.config import decode_config, encode_config, first_config, is_behin
 from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, FarmError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch, refuse_other_past
+from wlc.farm.log_columns import Transactions
 from wlc.farm.manifest import decode_manifest, encode_manifest
-from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, Position, TableFile, Transaction
+from wlc.farm.model import Batch, Config, DataFile, Manifest, Position, TableFile
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.seal.keys import WITNESS, Keys
 from wlc.farm.seal.signatures import signed_log, signed_manifest, verify_log, verify_manifest
@@ -649,9 +650,4 @@ def _with_paths(batch: Batch, renamed: Mapping[str, str]) -> Batch:
     if all(old == new for old, new in renamed.items()):
         return batch
     files = tuple(replace(file, file=replace(file.file, path=renamed[file.file.path])) for file in batch.files)
-    return replace(batch, files=files, transactions=tuple(_with_path(t, renamed) for t in batch.transactions))
-
-
-def _with_path(transaction: Transaction, renamed: Mapping[str, str]) -> Transaction:
-    records = tuple(replace(r, path=renamed[r.path]) if isinstance(r, FileRecord) else r for r in transaction.records)
-    return replace(transaction, records=records)
+    return replace(batch, files=files, transactions=Transactions.of(batch.transactions).with_paths(renamed))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.farm.log_columns import PlainRun, parts_of
+from wlc.farm.log_columns import Transactions
 from wlc.farm.model import (
     AlteredObject,
     Change,
@@ -21,14 +21,13 @@ from wlc.farm.model import (
     DroppedObject,
     Name,
     RenamedObject,
-    Transaction,
 )
 from wlc.farm.schema_fold import table_effects, touched_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from wlc.farm.model import Batch, Record
+    from wlc.farm.model import Batch, Record, Transaction
 
 EMPTY = Digest(0, 0)
 # What comparing the content of a table with a digest can give.
@@ -65,32 +64,21 @@ class Ledger:
 
     def follow(self, transactions: Iterable[Transaction]) -> None:
         """Take in transactions that were committed, in their order."""
-        for part in parts_of(transactions):
-            if isinstance(part, PlainRun):
-                for total in part.totals():
-                    grown = total.added - total.removed
-                    self.change(total.table, total.path, total.first, grown, last=total.last)
-                continue
-            for transaction in part:
-                for record in transaction.records:
-                    self.take(record, transaction.tick)
+        for first, last, record in Transactions.of(transactions).records():
+            self.take(record, first, last)
 
-    def take(self, record: Record, tick: int) -> None:
-        """Take in one record of a transaction."""
+    def take(self, record: Record, first: int, last: int) -> None:
+        """Take in what one or several transactions did; see `Transactions.records`."""
         if isinstance(record, Change):
-            self.change(record.table, record.path, tick, record.added - record.removed)
+            content = self._tables.setdefault(record.table, _Content(None))
+            begin, _ = content.reads.get(record.path, (first, last))
+            content.reads[record.path] = (begin, last)
+            content.rows += record.added - record.removed
+            self._changed.add(record.table)
         elif isinstance(record, Clear):
             self.set(record.table, EMPTY)
         elif isinstance(record, Ddl):
             self.alter(record)
-
-    def change(self, table: Name, path: str, tick: int, rows: int, *, last: int | None = None) -> None:
-        """Take in images of a table, of one tick or of several up to `last`; `rows` is by how many it has grown."""
-        content = self._tables.setdefault(table, _Content(None))
-        first, _ = content.reads.get(path, (tick, tick))
-        content.reads[path] = (first, tick if last is None else last)
-        content.rows += rows
-        self._changed.add(table)
 
     def alter(self, ddl: Ddl) -> None:
         """Take in a schema change."""
@@ -162,15 +150,9 @@ def differing(held: Mapping[Name, Digest], expected: Mapping[Name, Digest]) -> l
 def touched(transactions: Iterable[Transaction]) -> set[Name]:
     """Return the tables that transactions changed, under all names that they had."""
     found: set[Name] = set()
-    for part in parts_of(transactions):
-        found |= part.tables if isinstance(part, PlainRun) else set(_objects_of(part))
+    for *_, record in Transactions.of(transactions).records():
+        if isinstance(record, Ddl):
+            found.update(touched_tables(record))
+        elif isinstance(record, Change | Clear):
+            found.add(record.table)
     return found
-
-
-def _objects_of(transactions: Iterable[Transaction]) -> Iterator[Name]:
-    for transaction in transactions:
-        for record in transaction.records:
-            if isinstance(record, Ddl):
-                yield from touched_tables(record)
-            elif isinstance(record, Change | Clear):
-                yield record.table

@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain, groupby, pairwise
 from json.encoder import encode_basestring
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from wlc.farm import json_fields as fields
@@ -36,7 +34,7 @@ from wlc.farm.json_fields import (
     Ticks,
 )
 from wlc.farm.json_records import record_of
-from wlc.farm.log_columns import EPOCH, PlainRun, Total, columns_of, joined, microseconds, parts_of
+from wlc.farm.log_columns import EPOCH, MOST_ROWS, Columns, Transactions, microseconds
 from wlc.farm.model import (
     FORMAT_VERSION,
     Batch,
@@ -44,7 +42,6 @@ from wlc.farm.model import (
     Clear,
     Ddl,
     Digest,
-    FileRecord,
     Handover,
     Name,
     Origin,
@@ -62,11 +59,9 @@ from wlc.farm.paths import check_database_name, log_path, parse_data_path
 from wlc.farm.seal.checksum import CHECKSUM_LINE_BYTES, LINES_END, checksum_problem, with_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from wlc.farm.log_columns import Part
 
     Numbers = NDArray[Any]
 
@@ -87,32 +82,14 @@ T = TypeVar("T")
 _FIRST_TIME = microseconds(datetime(1, 1, 1, tzinfo=UTC))
 _LAST_TIME = microseconds(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
 _LONGEST = _LAST_TIME - _FIRST_TIME
-# Rows of one change. Sums over all changes of a run stay below 2^63.
-_MOST_ROWS = 10**10
 _KEYS = "transactions tick ticks started starts lasted users user changes files file added removed"
-
-
-def is_plain(transaction: Transaction) -> bool:
-    """Say whether a transaction can be in a run: it is committed, was first committed here, and only changes rows."""
-    return (
-        transaction.committed is not None
-        and transaction.origin is None
-        and transaction.after is None
-        and all(type(r) is Change and max(r.added, r.removed) < _MOST_ROWS for r in transaction.records)
-    )
-
-
-def is_short(run: PlainRun) -> bool:
-    """Say whether every change of a run has few enough rows for its line."""
-    _, added, removed = run.changes
-    return not len(added) or max(int(added.max()), int(removed.max())) < _MOST_ROWS
 
 
 def run_json(transactions: Sequence[Transaction]) -> dict[str, Any]:
     """Return the fields of the line for one or more plain transactions."""
     import numpy as np
 
-    run = columns_of(transactions)
+    run = Transactions.of(transactions).columns()
     user, users = _renumbered(run.users, run.names)
     of_file, added, removed = run.changes
     file, targets = _renumbered(of_file, run.targets)
@@ -154,7 +131,7 @@ def _shortened(column: Numbers) -> list[int] | int:
     return shown
 
 
-def as_run(content: Mapping[str, Any]) -> PlainRun:
+def as_run(content: Mapping[str, Any]) -> Transactions:
     """Return the transactions of the line."""
     import numpy as np
 
@@ -168,14 +145,14 @@ def as_run(content: Mapping[str, Any]) -> PlainRun:
         raise FieldError("a file of the run is there twice")
     ends = np.concatenate([[0], np.cumsum(_column(content["changes"], count, 0, len(targets)))])
     changes = int(ends[-1])
-    added = _listed(content["added"], changes, 0, _MOST_ROWS - 1)
+    added = _listed(content["added"], changes, 0, MOST_ROWS - 1)
     ticks = fields.as_tick(content["tick"], 0) + np.cumsum(_column(content["ticks"], count, 1, TICK_MAX))
     started = microseconds(fields.as_time(content["started"])) + np.cumsum(starts)
     committed = started + _column(content["lasted"], count, -_LONGEST, _LONGEST)
     _check_range(ticks, 1, TICK_MAX, "tick")
     for times in (started, committed):
         _check_range(times, _FIRST_TIME, _LAST_TIME, "time in microseconds since 1970")
-    run = PlainRun(
+    run = Columns(
         ticks=ticks,
         users=_column(content["user"], count, 0, len(users) - 1),
         started=started,
@@ -184,12 +161,12 @@ def as_run(content: Mapping[str, Any]) -> PlainRun:
         ends=ends,
         files=_column(content["file"], changes, 0, len(targets) - 1),
         added=added,
-        removed=_column(content["removed"], changes, 0, _MOST_ROWS - 1),
+        removed=_column(content["removed"], changes, 0, MOST_ROWS - 1),
         names=users,
         targets=targets,
     )
     _refuse_file_twice(run)
-    return run
+    return Transactions(run)
 
 
 def _target(value: object) -> tuple[Any, str]:
@@ -230,7 +207,7 @@ def _check_range(column: Numbers, least: int, most: int, what: str) -> None:
         raise FieldError(f"{low if low < least else high} is not a {what} from {least} to {most}")
 
 
-def _refuse_file_twice(run: PlainRun) -> None:
+def _refuse_file_twice(run: Columns) -> None:
     """Refuse a transaction with two changes in one data file."""
     import numpy as np
 
@@ -309,8 +286,10 @@ def encode_batch(batch: Batch, *, runs_from: int = 1_000) -> bytes:
         if problem := _problem(batch):
             raise InvalidError(f"batch {batch.number} of {batch.database} cannot be published: {problem}")
         lines = [_line("batch", record_of(_Header).write(batch))]
-        for group in _groups(batch.transactions, runs_from):
-            lines.extend([_line("run", run_json(group))] if len(group) >= _RUN_LEAST else _lines_of(group))
+        listed = Transactions.of(batch.transactions)
+        for are_plain, group in listed.groups() if len(listed) >= runs_from else [(False, listed)]:
+            is_run = are_plain and len(group) >= _RUN_LEAST
+            lines.extend([_line("run", run_json(group))] if is_run else _lines_of(group))
         lines.append(_line("end", record_of(_End).write(_end(batch))))
         body = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError as error:
@@ -369,29 +348,7 @@ def _end(batch: Batch) -> _End:
     return _End(len(batch.transactions), batch.files, batch.vector, digests, *proofs)
 
 
-def _groups(transactions: Sequence[Transaction], runs_from: int) -> Iterator[Sequence[Transaction]]:
-    """Yield plain transactions that follow each other together, and each of the others alone."""
-    if len(transactions) < runs_from:
-        yield from ((transaction,) for transaction in transactions)
-        return
-    for are_plain, found in groupby(_sorted_out(transactions), itemgetter(0)):
-        groups = [group for _, group in found]
-        if not are_plain:
-            yield from ((transaction,) for group in groups for transaction in group)
-        else:
-            yield groups[0] if len(groups) == 1 else tuple(chain.from_iterable(groups))
-
-
-def _sorted_out(transactions: Sequence[Transaction]) -> Iterator[tuple[bool, Sequence[Transaction]]]:
-    """Yield transactions that follow each other, and whether they are plain."""
-    for part in parts_of(transactions):
-        if isinstance(part, PlainRun) and is_short(part):
-            yield True, part
-        else:
-            yield from ((are_plain, tuple(group)) for are_plain, group in groupby(part, is_plain))
-
-
-def _lines_of(transactions: Sequence[Transaction]) -> Iterator[str]:
+def _lines_of(transactions: Iterable[Transaction]) -> Iterator[str]:
     for transaction in transactions:
         yield from _transaction_lines(transaction)
 
@@ -460,12 +417,12 @@ class _Reader:
         if kind != "batch":
             raise FieldError("not the header of a log file")
         begun: _Header = record_of(_Header).read(header)
-        parts: list[Part] = []
+        parts: list[Iterable[Transaction]] = []
         kind, content = self.next()
         while kind in ("begin", "run"):
             parts.append(as_run(content) if kind == "run" else (self.transaction(content),))
             kind, content = self.next()
-        transactions = joined(parts)
+        transactions = Transactions(*parts)
         if kind != "end":
             raise FieldError(f"{kind!r} where a transaction or the end was expected")
         end: _End = record_of(_End).read(content)
@@ -511,24 +468,16 @@ _KINDS = {record: kind for kind, record in _RECORDS.items()}
 
 def _problem(batch: Batch) -> str | None:
     """Say how a batch contradicts itself, None if it does not."""
-    parts = parts_of(batch.transactions)
-    # Within a run they are compared as columns.
-    ends = ((part[0], part[-1]) if isinstance(part, PlainRun) and len(part) > 1 else part for part in parts)
-    ticks = [transaction.tick for pair in ends for transaction in pair]
-    if not ticks:
+    transactions = Transactions.of(batch.transactions)
+    if not transactions:
         return "it holds no transaction"
-    if (
-        (batch.first, batch.last) != (ticks[0], ticks[-1])
-        or any(a >= b for a, b in pairwise(ticks))
-        or any(isinstance(part, PlainRun) and not part.is_rising for part in parts)
-    ):
+    if (batch.first, batch.last) != (transactions[0].tick, transactions[-1].tick) or not transactions.is_rising:
         return "its ticks do not rise from the header's first to its last"
     if batch.format != FORMAT_VERSION or batch.vector.get(batch.history) != batch.last:
         return f"format {batch.format} or the vector {dict(batch.vector)} does not fit tick {batch.last}"
-    singles = [transaction for part in parts if isinstance(part, tuple) for transaction in part]
-    if any(transaction.committed is None and transaction.records for transaction in singles):
+    if any(transaction.committed is None and transaction.records for transaction in transactions.objects):
         return "a transaction that was rolled back has records"
-    if late := [t.tick for t in singles if t.after is not None and t.after >= t.tick]:
+    if late := [t.tick for t in transactions.objects if t.after is not None and t.after >= t.tick]:
         return f"transaction {late[0]} began after itself"
     if batch.own is not None and batch.own > batch.last:
         return f"own tick {batch.own} is after the last one"
@@ -538,10 +487,10 @@ def _problem(batch: Batch) -> str | None:
         log_path(check_database_name(batch.database), batch.number)
     except FarmError as error:
         return error.message
-    return _files_problem(batch)
+    return _files_problem(batch, transactions)
 
 
-def _files_problem(batch: Batch) -> str | None:
+def _files_problem(batch: Batch, transactions: Transactions) -> str | None:
     number_before = -1
     tables: dict[str, Name] = {}
     for file in batch.files:
@@ -553,30 +502,19 @@ def _files_problem(batch: Batch) -> str | None:
     rows = dict.fromkeys(tables, 0)
     # Rows of weight 0 are in files of their own, so that readers of changes never read them.
     uses: dict[str, type] = {}
-    for tick, records in (listed for part in parts_of(batch.transactions) for listed in _with_rows(part)):
-        paths = set()
-        for record in records:
-            kind = Change if type(record) is Total else type(record)
-            if tables.get(record.path) != record.table or record.path in paths:
+    latest: dict[str, int] = {}
+    for tick, _, record in transactions.records():
+        if isinstance(record, _IN_FILES):
+            if tables.get(record.path) != record.table or latest.get(record.path) == tick:
                 return f"transaction {tick} cannot have a change of {record.table} in {record.path!r}"
-            if uses.setdefault(record.path, kind) is not kind:
+            if uses.setdefault(record.path, type(record)) is not type(record):
                 return f"{record.path} holds rows of two kinds of records"
-            paths.add(record.path)
+            latest[record.path] = tick
             rows[record.path] += record.rows
     for file in batch.files:
         if rows[file.file.path] != file.file.rows:
             return f"{file.file.path} has {file.file.rows} rows, its transactions have {rows[file.file.path]}"
     return None
-
-
-def _with_rows(part: Part) -> Iterator[tuple[int, Sequence[FileRecord | Total]]]:
-    """Yield the records that have rows in data files, by tick."""
-    if isinstance(part, PlainRun):
-        # No transaction of it has two changes in one file.
-        yield from ((total.first, (total,)) for total in part.totals())
-    else:
-        for transaction in part:
-            yield transaction.tick, [r for r in transaction.records if isinstance(r, _IN_FILES)]
 
 
 def refuse_other_past(batch: Batch, previous: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Plain transactions, which only change rows and are committed, kept as columns instead of objects.
+"""Transactions in commit order. Plain ones, which only change rows and are committed, are columns instead of objects.
 
 A batch can hold hundreds of thousands of them, and single ones are rarely looked at. The log has such columns, too: see
 `wlc.farm.log`. Why: docs/decisions/0011-reading-long-log-files.md.
@@ -6,33 +6,28 @@ A batch can hold hundreds of thousands of them, and single ones are rarely looke
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from itertools import accumulate, chain, groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, overload
 
-from wlc.farm.model import Change, Name, Transaction
+from wlc.farm.model import Change, FileRecord, Name, Record, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     Numbers = NDArray[Any]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Rows of one change of a plain transaction. Sums over all changes of a batch stay below 2^63.
+MOST_ROWS = 10**10
 _MICROSECOND = timedelta(microseconds=1)
-
-
-class _Ticked(Protocol):
-    @property
-    def tick(self) -> int: ...
-
-
-T = TypeVar("T", bound=_Ticked)
-# Pieces of a run of fewer transactions on average cost more than objects.
+# Pieces of columns of fewer transactions on average cost more than objects.
 _PIECE_LEAST = 32
 
 
@@ -41,26 +36,19 @@ def microseconds(time: datetime) -> int:
     return (time - EPOCH) // _MICROSECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
-    """What consecutive transactions did to one data file: ticks of the first and last that did, and their rows."""
-
-    table: Name
-    path: str
-    first: int
-    last: int
-    added: int
-    removed: int
-
-    @property
-    def rows(self) -> int:
-        """Row images in the data file."""
-        return self.added + self.removed
+def is_plain(transaction: Transaction) -> bool:
+    """Say whether columns can hold a transaction: it is committed, was first committed here, and only changes rows."""
+    return (
+        transaction.committed is not None
+        and transaction.origin is None
+        and transaction.after is None
+        and all(type(r) is Change and max(r.added, r.removed) < MOST_ROWS for r in transaction.records)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlainRun(Sequence[Transaction]):
-    """Consecutive plain transactions; an object of one is made when it is looked at.
+class Columns:
+    """Consecutive plain transactions, of which `Transactions` are made.
 
     Attributes:
         ticks: A number of each, as are its `users`, index of a name, its times in microseconds and `xids`, -1 for none.
@@ -87,24 +75,16 @@ class PlainRun(Sequence[Transaction]):
     def __len__(self) -> int:
         return len(self.ticks)
 
-    @overload
-    def __getitem__(self, index: int) -> Transaction: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> PlainRun: ...
-
-    def __getitem__(self, index: int | slice) -> Transaction | PlainRun:
-        if isinstance(index, slice):
-            first, end, _ = index.indices(len(self))
-            chosen = slice(first, max(first, end))
-            columns = {name: getattr(self, name)[chosen] for name in ("ticks", "users", "started", "committed", "xids")}
-            return replace(self, **columns, ends=self.ends[chosen.start : chosen.stop + 1])
-        place = range(len(self))[index]
-        return next(iter(self[place : place + 1]))
+    def __getitem__(self, index: slice) -> Columns:
+        columns = {name: getattr(self, name)[index] for name in ("ticks", "users", "started", "committed", "xids")}
+        return replace(self, **columns, ends=self.ends[index.start : index.stop + 1])
 
     def __iter__(self) -> Iterator[Transaction]:
-        changes = self._change_objects()
-        at = self.ends.tolist()
+        targets, at = self.targets, self.ends.tolist()
+        changes = [
+            Change(targets[file][0], targets[file][1], added, removed)
+            for file, added, removed in zip(*(column.tolist() for column in self.changes), strict=True)
+        ]
         columns = (self.ticks, self.users, self.started, self.committed, self.xids)
         rows = zip(*(column.tolist() for column in columns), at, at[1:], strict=False)
         for tick, user, started, committed, xid, first, end in rows:
@@ -114,85 +94,89 @@ class PlainRun(Sequence[Transaction]):
             yield Transaction(tick, self.names[user], begun, ended, records, None, None if xid < 0 else xid)
 
     @property
-    def _chosen(self) -> slice:
-        return slice(int(self.ends[0]), int(self.ends[-1]))
-
-    def _change_objects(self) -> list[Change]:
-        columns = (column.tolist() for column in self.changes)
-        targets = self.targets
-        return [
-            Change(targets[file][0], targets[file][1], added, removed)
-            for file, added, removed in zip(*columns, strict=True)
-        ]
-
-    @property
-    def is_rising(self) -> bool:
-        """Whether each tick is greater than the one before it."""
-        return bool((self.ticks[1:] > self.ticks[:-1]).all())
-
-    @property
     def changes(self) -> tuple[Numbers, Numbers, Numbers]:
         """Of every change of its transactions the index of its file, and the added and removed rows."""
-        return self.files[self._chosen], self.added[self._chosen], self.removed[self._chosen]
+        chosen = slice(int(self.ends[0]), int(self.ends[-1]))
+        return self.files[chosen], self.added[chosen], self.removed[chosen]
 
     @property
-    def rows(self) -> int:
-        """Row images in all changes."""
-        return int(self.added[self._chosen].sum() + self.removed[self._chosen].sum())
+    def is_short(self) -> bool:
+        """Whether every change has few enough rows for the line of a log file."""
+        _, added, removed = self.changes
+        return not len(added) or max(int(added.max()), int(removed.max())) < MOST_ROWS
 
-    @property
-    def tables(self) -> set[Name]:
-        """The tables that were changed."""
+    def sums(self) -> list[tuple[int, int, Change]]:
+        """Add up what was done to each data file, in the order in which they come first; see `Transactions.records`."""
         import numpy as np
 
-        return {self.targets[file][0] for file in np.unique(self.files[self._chosen]).tolist()}
-
-    def totals(self) -> list[Total]:
-        """Add up what was done to each data file, in the order in which they come first."""
-        import numpy as np
-
-        files, ticks = self.files[self._chosen], np.repeat(self.ticks, np.diff(self.ends))
+        files, added, removed = self.changes
+        ticks = np.repeat(self.ticks, np.diff(self.ends))
         found = []
-        for file in np.unique(files).tolist():
+        for file in np.flatnonzero(np.bincount(files)).tolist():
             its = np.flatnonzero(files == file)
-            added, removed = (int(column[self._chosen][its].sum()) for column in (self.added, self.removed))
-            first, last = int(its[0]), int(its[-1])
             table, path = self.targets[file]
-            found.append((first, Total(table, path, int(ticks[first]), int(ticks[last]), added, removed)))
-        return [total for _, total in sorted(found, key=lambda pair: pair[0])]
+            change = Change(table, path, int(added[its].sum()), int(removed[its].sum()))
+            found.append((int(its[0]), (int(ticks[its[0]]), int(ticks[its[-1]]), change)))
+        return [of_file for _, of_file in sorted(found, key=itemgetter(0))]
 
 
-Part = PlainRun | tuple[Transaction, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Transactions(Sequence[Transaction]):
-    """Transactions in commit order, some of them in runs; equal to the tuple of them."""
+    """Transactions in commit order, equal to the tuple of them.
 
-    parts: tuple[Part, ...]
-    _ends: tuple[int, ...]
+    An object is made of a plain transaction when it is looked at. Methods that say what all of them do are fast.
+
+    Args:
+        parts: They are put behind each other.
+    """
+
+    __slots__ = ("_ends", "_pieces")
+    _pieces: tuple[Columns | tuple[Transaction, ...], ...]
+
+    def __init__(self, *parts: Columns | Iterable[Transaction]) -> None:
+        pieces: list[Columns | tuple[Transaction, ...]] = []
+        single: list[Transaction] = []
+        for part in parts:
+            for piece in part._pieces if isinstance(part, Transactions) else (part,):
+                if not isinstance(piece, Columns):
+                    single += piece
+                elif len(piece):
+                    pieces += [tuple(single), piece] if single else [piece]
+                    single = []
+        if single:
+            pieces.append(tuple(single))
+        self._pieces = tuple(pieces)
+        self._ends = tuple(accumulate(map(len, self._pieces), initial=0))
+
+    @classmethod
+    def of(cls, transactions: Iterable[Transaction]) -> Transactions:
+        """Return transactions as such a sequence."""
+        return transactions if isinstance(transactions, Transactions) else cls(transactions)
+
+    # As a sequence
 
     @overload
     def __getitem__(self, index: int) -> Transaction: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Transaction]: ...
+    def __getitem__(self, index: slice) -> Transactions: ...
 
-    def __getitem__(self, index: int | slice) -> Transaction | Sequence[Transaction]:
+    def __getitem__(self, index: int | slice) -> Transaction | Transactions:
         if isinstance(index, slice):
             first, end, _ = index.indices(len(self))
-            starts = zip(self.parts, (0, *self._ends), strict=False)
-            return joined(part[max(first - start, 0) : max(end - start, 0)] for part, start in starts)
+            if end - first == len(self):
+                return self
+            starts = zip(self._pieces, self._ends, strict=False)
+            return Transactions(*(piece[max(first - at, 0) : max(end - at, 0)] for piece, at in starts))
         place = range(len(self))[index]
-        number = bisect_right(self._ends, place)
-        return self.parts[number][place - (0, *self._ends)[number]]
+        number = bisect_right(self._ends, place) - 1
+        place -= self._ends[number]
+        return next(iter(self._pieces[number][place : place + 1]))
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __iter__(self) -> Iterator[Transaction]:
-        for part in self.parts:
-            yield from part
+        return chain.from_iterable(self._pieces)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Transactions | tuple):
@@ -201,35 +185,134 @@ class Transactions(Sequence[Transaction]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return f"Transactions({tuple(self)!r})"
 
-def joined(parts: Iterable[Part]) -> Sequence[Transaction]:
-    """Put parts behind each other; a tuple where no run is among them."""
-    found: list[Part] = []
-    single: list[Transaction] = []
-    for part in parts:
-        if isinstance(part, tuple):
-            single += part
-        elif len(part):
-            found += [tuple(single), part] if single else [part]
-            single = []
-    if not found:
-        return tuple(single)
-    if single:
-        found.append(tuple(single))
-    return Transactions(tuple(found), tuple(accumulate(map(len, found))))
+    # By ticks
+
+    @property
+    def ticks(self) -> list[int]:
+        """The tick of each."""
+        listed = (p.ticks.tolist() if isinstance(p, Columns) else [t.tick for t in p] for p in self._pieces)
+        return list(chain.from_iterable(listed))
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether each tick is greater than the one before it."""
+        borders = self._ends[1:-1]
+        return all(map(_rises, self._pieces)) and all(self[end - 1].tick < self[end].tick for end in borders)
+
+    def place(self, tick: int) -> int:
+        """Return how many of them, whose ticks rise, come before a tick."""
+        return bisect_left(self, tick, key=_tick)
+
+    def after(self, tick: int) -> Transactions:
+        """Return those after a tick."""
+        return self[self.place(tick + 1) :]
+
+    def parted(self, ticks: Iterable[int]) -> Iterator[tuple[Transactions, bool]]:
+        """Yield each with one of the given ticks alone and with True, and what lies between with False; none empty."""
+        done = 0
+        for tick in sorted(ticks):
+            first, end = self.place(tick), self.place(tick + 1)
+            yield from ((part, is_it) for part, is_it in ((self[done:first], False), (self[first:end], True)) if part)
+            done = end
+        if rest := self[done:]:
+            yield rest, False
+
+    def woven(self, others: Sequence[Transaction]) -> Transactions:
+        """Put others, whose ticks rise, between these by their ticks, none of which they have."""
+        if len(others) * _PIECE_LEAST > len(self):
+            return Transactions(sorted((*self, *others), key=_tick))
+        parts: list[Iterable[Transaction]] = []
+        done, ticks = 0, self.ticks if others else []
+        for other in others:
+            place = bisect_left(ticks, other.tick, done)
+            parts += [self[done:place], (other,)]
+            done = place
+        return Transactions(*parts, self[done:])
+
+    # By content
+
+    @property
+    def objects(self) -> Iterator[Transaction]:
+        """Those that may do more than plain ones can."""
+        return chain.from_iterable(piece for piece in self._pieces if not isinstance(piece, Columns))
+
+    def applied(self, skipped: Collection[int]) -> Transactions:
+        """Return those that were committed, without those of some ticks."""
+        committed = Transactions(
+            *(p if isinstance(p, Columns) else [t for t in p if t.committed is not None] for p in self._pieces)
+        )
+        return Transactions(*(p for p, is_it in committed.parted(skipped) if not is_it)) if skipped else committed
+
+    def records(self) -> Iterator[tuple[int, int, Record]]:
+        """Yield what was done, in order, each with the ticks of the first and last transaction that did it.
+
+        Changes of plain transactions that follow each other are added up by data file.
+        """
+        for piece in self._pieces:
+            if isinstance(piece, Columns):
+                yield from piece.sums()
+            else:
+                yield from ((t.tick, t.tick, record) for t in piece for record in t.records)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes among the records."""
+        return [record for *_, record in self.records() if isinstance(record, Change)]
+
+    def with_records(self, made: Callable[[Record, int, int], Record]) -> Transactions:
+        """Return them with what a function makes of each record, in order; see `records` for its arguments.
+
+        The function must leave changes as they are.
+        """
+        parts: list[Columns | Iterable[Transaction]] = []
+        for piece in self._pieces:
+            if isinstance(piece, Columns):
+                for first, last, change in piece.sums():
+                    made(change, first, last)
+                parts.append(piece)
+            else:
+                parts.append([replace(t, records=tuple(made(r, t.tick, t.tick) for r in t.records)) for t in piece])
+        return Transactions(*parts)
+
+    def with_paths(self, renamed: Mapping[str, str]) -> Transactions:
+        """Return them with other paths of data files, by the present ones."""
+
+        def moved(record: Record) -> Record:
+            return replace(record, path=renamed[record.path]) if isinstance(record, FileRecord) else record
+
+        return Transactions(
+            *(
+                replace(piece, targets=tuple((table, renamed.get(path, "")) for table, path in piece.targets))
+                if isinstance(piece, Columns)
+                else [replace(t, records=tuple(map(moved, t.records))) for t in piece]
+                for piece in self._pieces
+            )
+        )
+
+    def groups(self) -> Iterator[tuple[bool, Transactions]]:
+        """Yield plain ones that follow each other with True, and the others between them with False."""
+
+        def pieces() -> Iterator[tuple[bool, Columns | Iterable[Transaction]]]:
+            for piece in self._pieces:
+                if isinstance(piece, Columns) and piece.is_short:
+                    yield True, piece
+                else:
+                    yield from ((are_plain, tuple(group)) for are_plain, group in groupby(piece, is_plain))
+
+        for are_plain, found in groupby(pieces(), itemgetter(0)):
+            yield are_plain, Transactions(*(group for _, group in found))
+
+    def columns(self) -> Columns:
+        """Return plain ones as columns."""
+        if len(self._pieces) == 1 and isinstance(self._pieces[0], Columns):
+            return self._pieces[0]
+        return _columns(tuple(self))
 
 
-def parts_of(transactions: Iterable[Transaction]) -> tuple[Part, ...]:
-    """The runs, and the others between them."""
-    if isinstance(transactions, PlainRun):
-        return (transactions,)
-    return transactions.parts if isinstance(transactions, Transactions) else (tuple(transactions),)
-
-
-def columns_of(transactions: Sequence[Transaction]) -> PlainRun:
-    """Make a run of plain transactions; see `wlc.farm.log.is_plain`."""
-    if isinstance(transactions, PlainRun):
-        return transactions
+def _columns(transactions: Sequence[Transaction]) -> Columns:
     import numpy as np
 
     users: dict[str, int] = {}
@@ -246,7 +329,7 @@ def columns_of(transactions: Sequence[Transaction]) -> PlainRun:
     def column(values: Iterable[int]) -> Numbers:
         return np.fromiter(values, np.int64)
 
-    return PlainRun(
+    return Columns(
         ticks=column(t.tick for t in transactions),
         users=column(users.setdefault(t.user, len(users)) for t in transactions),
         started=column(started),
@@ -261,27 +344,11 @@ def columns_of(transactions: Sequence[Transaction]) -> PlainRun:
     )
 
 
-def woven(
-    run: PlainRun, others: Sequence[T], objects: Callable[[PlainRun], Iterable[T]]
-) -> tuple[PlainRun | tuple[T, ...], ...]:
-    """Put others between the transactions of a run, by their ticks.
-
-    Args:
-        run: May be empty.
-        others: Their ticks rise, and none is in the run.
-        objects: Makes objects like these of a run, of which nothing is left if there are many others.
-    """
-    import numpy as np
-
-    if len(others) * _PIECE_LEAST > len(run):
-        return (tuple(sorted((*objects(run), *others), key=_tick)),)
-    parts: list[PlainRun | tuple[T, ...]] = []
-    done = 0
-    for other, place in zip(others, np.searchsorted(run.ticks, list(map(_tick, others))).tolist(), strict=True):
-        parts += [run[done:place], (other,)]
-        done = place
-    return tuple(part for part in (*parts, run[done:]) if len(part))
+def _rises(piece: Columns | tuple[Transaction, ...]) -> bool:
+    if isinstance(piece, Columns):
+        return bool((piece.ticks[1:] > piece.ticks[:-1]).all())
+    return all(one.tick < next_one.tick for one, next_one in pairwise(piece))
 
 
-def _tick(transaction: _Ticked) -> int:
+def _tick(transaction: Transaction) -> int:
     return transaction.tick

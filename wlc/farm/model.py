@@ -325,7 +325,7 @@ class Batch:
         previous: SHA-256 of the log file before this one, "" for the first.
         catalog: Name of the master's database inside its engine; DDL text may qualify names with it.
         parent: The (history, tick) this history grew from; only where a new history follows an old one.
-        transactions: In commit order; see `wlc.farm.log_columns` for how a long log file gives them.
+        transactions: In commit order; `wlc.farm.log_columns.Transactions` if they were read or captured.
         files: Every data file of the batch, in the order of their numbers.
         vector: Per history the last tick contained after this batch.
         digests: What the tables that the batch changed hold after it, those that are known.

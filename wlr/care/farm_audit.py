@@ -300,7 +300,7 @@ class _AuditRun:
             return sum_images(self._connection, files[path].layout, source)
 
         ledger = Ledger(self._found.digests, total)
-        ledger.follow(transaction for transaction in batch.transactions if transaction.committed)
+        ledger.follow(batch.transactions)
         followed = ledger.changed()
         for name, told in batch.digests.items():
             if (own := followed.get(name, told)) != told:

@@ -17,7 +17,6 @@ from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
-from wlc.farm.log_columns import PlainRun, parts_of
 from wlc.farm.model import Change, Clear, Ddl, TableFile, Transaction
 from wlr.engine.calculator import connect
 from wlr.replay import log_reader
@@ -140,13 +139,11 @@ def _steps(log: FarmLog, point: Point, state: ReplicaState, limits: Limits) -> l
 
 def _not_undone(step: Step) -> str:
     """Return why steps cannot be undone from the log alone; "" if they can."""
-    for part in parts_of(step.applied):
-        for transaction in () if isinstance(part, PlainRun) else part:
-            for record in transaction.records:
-                if isinstance(record, Ddl):
-                    return f"transaction {transaction.tick} changes the schema ({record.kind} {record.object})"
-                if isinstance(record, Clear):
-                    return f"transaction {transaction.tick} empties table {record.table}"
+    for tick, _, record in step.applied.records():
+        if isinstance(record, Ddl):
+            return f"transaction {tick} changes the schema ({record.kind} {record.object})"
+        if isinstance(record, Clear):
+            return f"transaction {tick} empties table {record.table}"
     return ""
 
 

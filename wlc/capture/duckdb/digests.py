@@ -11,7 +11,7 @@ from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm import digest
 from wlc.farm.digest import Ledger
-from wlc.farm.log_columns import PlainRun, parts_of
+from wlc.farm.log_columns import Transactions
 from wlc.farm.model import Clear, Ddl, Digest, Name
 from wlc.farm.schema_fold import touched_tables
 
@@ -58,9 +58,7 @@ def quick_after(
         extracted: Files of its packed images.
     """
     found = read_quick(connection, catalog)
-    # Runs only change rows.
-    others = (each for part in parts_of(batch.transactions) if not isinstance(part, PlainRun) for each in part)
-    for record in (record for each in others for record in each.records):
+    for *_, record in Transactions.of(batch.transactions).records():
         if isinstance(record, Ddl):
             altered = touched_tables(record)
             found = {name: total for name, total in found.items() if name not in altered}

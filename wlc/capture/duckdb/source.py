@@ -292,7 +292,7 @@ class DuckDBSource(Source):
         with shared.root.cursor() as connection, tempfile.TemporaryDirectory(prefix="wlc-", dir=shared.work) as folder:
             shared.begin_reading(connection)
             found = unpublished.pending(connection, shared.catalog, most)
-            yield _Waiting(shared, connection, found, Path(folder)) if len(found) else None
+            yield _Waiting(shared, connection, found, Path(folder)) if found.logged else None
 
     # What a master does now and then
 

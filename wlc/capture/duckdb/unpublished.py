@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +27,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError
-from wlc.farm.log_columns import PlainRun, joined, woven
+from wlc.farm.log_columns import Columns, Transactions
 from wlc.farm.model import (
     AlteredObject,
     Change,
@@ -37,6 +35,7 @@ from wlc.farm.model import (
     CreatedObject,
     Ddl,
     Digest,
+    FileRecord,
     Layout,
     Name,
     Record,
@@ -52,7 +51,7 @@ from wlc.masters.contract import BatchContent
 from wlc.masters.master_state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     import duckdb
 
@@ -75,7 +74,7 @@ _COMMITTED = _STARTED + len(f'{_TIME}", "committed": "')
 
 def read_run(
     connection: duckdb.DuckDBPyConnection, catalog: str, tables: Mapping[int, Name], wanted: str
-) -> tuple[PlainRun, list[JournalEntry]]:
+) -> tuple[Transactions, list[JournalEntry]]:
     """Read the transactions whose own data is with their images.
 
     Args:
@@ -85,7 +84,7 @@ def read_run(
         wanted: Condition on ticks, such as `BETWEEN 1 AND 5`.
 
     Returns:
-        Those that were first committed here, as a run whose paths are the numbers of image tables; and the others.
+        Those that were first committed here, whose paths are the numbers of image tables; and the others.
     """
     import numpy as np
 
@@ -106,7 +105,7 @@ def read_run(
     columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in parts)]) for name in names}
     order = np.argsort(columns["tick"], kind="stable")
     columns = {name: np.asarray(column[order], np.int64) for name, column in columns.items()}
-    run = PlainRun(
+    run = Columns(
         ticks=columns["tick"],
         users=columns["user"],
         started=columns["started"],
@@ -119,7 +118,7 @@ def read_run(
         names=tuple(map(json.loads, users)),
         targets=tuple((name, str(number)) for number, name in tables.items()),
     )
-    return run, others
+    return Transactions(run), others
 
 
 def _query(images: str, wanted: str) -> str:
@@ -147,20 +146,13 @@ def _query(images: str, wanted: str) -> str:
     """
 
 
-def entries_of(part: PlainRun | Iterable[JournalEntry]) -> Iterator[JournalEntry]:
-    """Yield the transactions of a run, or those given, as the journal has them."""
-    if not isinstance(part, PlainRun):
-        yield from part
-        return
-    for found in part:
-        (change,) = found.records
-        images = JournalledImages(change.table, int(change.path), change.added, change.removed)  # type: ignore[union-attr]
-        yield JournalEntry(found.tick, found.user, found.started, found.committed, (images,))
-
-
-def with_paths(run: PlainRun, paths: Mapping[int, str]) -> PlainRun:
-    """Let a run have the paths of data files, by image table."""
-    return replace(run, targets=tuple((name, paths.get(int(number), "")) for name, number in run.targets))
+def entry_of(transaction: Transaction) -> JournalEntry:
+    """Return a transaction that `read_run` read as the journal has it."""
+    (change,) = transaction.records
+    images = JournalledImages(change.table, int(change.path), change.added, change.removed)  # type: ignore[union-attr]
+    return JournalEntry(
+        transaction.tick, transaction.user, transaction.started, transaction.committed, records=(images,)
+    )
 
 
 MOST_TRANSACTIONS = 100_000
@@ -170,36 +162,24 @@ _RUN_LEAST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Journalled transactions in commit order, some of them in runs, and every layout that has an image table.
-
-    In runs, the path of a change is the number of its image table.
+    """Journalled transactions in commit order, and every layout that has an image table.
 
     Attributes:
+        logged: As the log will have them, but without digests, and paths of data files are `_Images.path`.
+        entries: Those that have more to say, rising; all that have packed something are among them.
         extracted: Files of packed images that were taken out of the journal.
     """
 
-    parts: tuple[PlainRun | tuple[JournalEntry, ...], ...]
+    logged: Transactions
+    entries: tuple[JournalEntry, ...]
     layouts: dict[int, tuple[Name, Layout]]
     extracted: dict[str, PackedFile] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
     @property
     def transactions(self) -> tuple[JournalEntry, ...]:
-        """The transactions one by one."""
-        return tuple(entry for part in self.parts for entry in entries_of(part))
-
-    @property
-    def others(self) -> tuple[JournalEntry, ...]:
-        """The transactions that are in no run; all that have packed something are among them."""
-        return tuple(entry for part in self.parts if not isinstance(part, PlainRun) for entry in part)
-
-    @property
-    def ticks(self) -> list[int]:
-        """Ticks of the transactions, rising."""
-        listed = (p.ticks.tolist() if isinstance(p, PlainRun) else [e.tick for e in p] for p in self.parts)
-        return list(chain.from_iterable(listed))
+        """The transactions one by one, as the journal has them."""
+        found = {entry.tick: entry for entry in self.entries}
+        return tuple(found.get(transaction.tick) or entry_of(transaction) for transaction in self.logged)
 
 
 def pending(
@@ -219,7 +199,7 @@ def pending(
     tables = {number: layouts[number][0] for number in _filled(connection, schema, layouts)}
     count, last = _oldest(connection, schema, tables, most)
     wanted = f"BETWEEN {after + 1} AND {last}"
-    run = None
+    run = Transactions()
     if count < _RUN_LEAST:
         others = _read_entries(connection, schema, tables, wanted)
     else:
@@ -228,7 +208,7 @@ def pending(
     found = {entry.tick: entry for entry in others}
     found.update((tick, journal.decode_entry(tick, entry)) for tick, entry in listed)
     entries = tuple(found[tick] for tick in sorted(found))
-    return Pending((entries,) if run is None else woven(run, entries, entries_of), layouts)
+    return Pending(run.woven(tuple(map(_transaction, entries))), entries, layouts)
 
 
 def _read_entries(
@@ -305,42 +285,25 @@ def write_batch(
         folder: Where to write.
         state: What the master remembers.
     """
-    ticks = waiting.ticks[0], waiting.ticks[-1]
-    packed.extract(connection, catalog, waiting.others, folder, waiting.extracted)
-    kinds = {found for part in waiting.parts for found in _kinds(part)}
-    files, local, where = list[TableFile](), dict[str, Path](), dict[_Part, str]()
-    for index, part in enumerate(sorted(kinds)):
-        name, layout = waiting.layouts[part.layout]
+    ticks = waiting.logged[0].tick, waiting.logged[-1].tick
+    packed.extract(connection, catalog, waiting.entries, folder, waiting.extracted)
+    paths_of = {record.path for *_, record in waiting.logged.records() if isinstance(record, FileRecord)}
+    files, local, where = list[TableFile](), dict[str, Path](), dict[str, str]()
+    for index, images in enumerate(sorted(map(_Images.of, paths_of))):
+        name, layout = waiting.layouts[images.layout]
         path = paths.data_path(state.name, state.batch + 1, index)
-        if part.tick:
-            target = waiting.extracted[packed.file_name(part.layout, part.tick)].path
+        if images.tick:
+            target = waiting.extracted[images.path].path
             rows = packed.count(connection, target)
         else:
             target = folder / f"{index}.parquet"
-            rows = _write_file(connection, catalog, part, layout, ticks, target)
+            rows = _write_file(connection, catalog, images, layout, ticks, target)
         files.append(TableFile(describe_file(target, path, rows), name, layout))
-        local[path], where[part] = target, path
+        local[path], where[images.path] = target, path
     ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.extracted)
-    transactions = joined(_published(part, where, ledger) for part in waiting.parts)
-    taken = tuple(entry.proof for entry in waiting.others if entry.proof)
+    transactions = _followed(waiting.logged, ledger).with_paths(where)
+    taken = tuple(entry.proof for entry in waiting.entries if entry.proof)
     return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown(), taken=taken)
-
-
-def _kinds(part: PlainRun | tuple[JournalEntry, ...]) -> set[_Part]:
-    """Which data files transactions need."""
-    if isinstance(part, PlainRun):
-        return {_Part(int(total.path)) for total in part.totals()}
-    return {found for entry in part for record in entry.records if (found := _part(record, entry.tick)) is not None}
-
-
-def _published(
-    part: PlainRun | tuple[JournalEntry, ...], where: Mapping[_Part, str], ledger: Ledger
-) -> PlainRun | tuple[Transaction, ...]:
-    """Return transactions as the log has them, given the data files, and follow their digests."""
-    if isinstance(part, PlainRun):
-        ledger.follow(part)
-        return with_paths(part, {kind.layout: path for kind, path in where.items() if kind == _Part(kind.layout)})
-    return tuple(_transaction(found, where, ledger) for found in part)
 
 
 def acknowledge(
@@ -357,7 +320,7 @@ def acknowledge(
         folder: Where to write.
     """
     schema = f"{quote(shared.catalog)}.wlc"
-    published = [entry for entry in waiting.others if entry.tick <= batch.last]
+    published = [entry for entry in waiting.entries if entry.tick <= batch.last]
     # What was published stays journalled until we delete it, so that no commit has to wait for these queries.
     packed.extract(connection, shared.catalog, published, folder, waiting.extracted)
     quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch, waiting.extracted)
@@ -379,7 +342,7 @@ def acknowledge(
         shared.state = state
 
 
-class _Part(NamedTuple):
+class _Images(NamedTuple):
     """Images that belong into one data file: of one layout, and what they have in common besides.
 
     Attributes:
@@ -391,45 +354,46 @@ class _Part(NamedTuple):
     weight: int = 0
     tick: int = 0
 
+    @classmethod
+    def of(cls, path: str) -> _Images:
+        """Return those with a path."""
+        number, _, tick = path.partition("@")
+        layout, _, weight = number.partition("*")
+        return cls(int(layout), int(weight or 0), int(tick or 0))
 
-def _part(record: JournalRecord, tick: int) -> _Part | None:
-    match record:
-        case JournalledImages():
-            return _Part(record.layout, tick=tick if record.packed else 0)
-        case JournalledReads() | JournalledRefresh():
-            return _Part(record.layout, record.weight)
-        case _:
-            return None
+    @property
+    def path(self) -> str:
+        """The path of their data file as long as they are in the journal."""
+        if self.tick:
+            return packed.file_name(self.layout, self.tick)
+        return f"{self.layout}*{self.weight}" if self.weight else str(self.layout)
 
 
 def matches(waiting: Pending, batch: Batch) -> bool:
     """Say whether a published batch consists of exactly the oldest journalled transactions."""
     ours = {entry.tick: entry for entry in waiting.transactions}
     ticks = [transaction.tick for transaction in batch.transactions]
-    if ticks != waiting.ticks[: len(ticks)]:
+    if ticks != waiting.logged.ticks[: len(ticks)]:
         return False
     return all(is_same(ours[transaction.tick], transaction) for transaction in batch.transactions)
 
 
 def count_pending_rows(counts: dict[Name, int], waiting: Pending, last: int = sys.maxsize) -> dict[Name, int]:
     """Return the number of rows of every table after the journalled transactions up to a tick."""
-    for part in waiting.parts:
-        chosen = part[: bisect_right(part, last, key=lambda transaction: transaction.tick)]
-        if isinstance(chosen, PlainRun):
-            counts = dict(counts)
-            for total in chosen.totals():
-                counts[total.table] = counts.get(total.table, 0) + total.added - total.removed
-        else:
-            counts = count_rows(counts, chosen)
-    return counts
+    chosen = waiting.logged[: waiting.logged.place(last + 1)]
+    return _counted(counts, (record for *_, record in chosen.records()))
 
 
 def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict[Name, int]:
     """Return the number of rows of every table after journalled transactions."""
+    return _counted(counts, (record for entry in entries for record in entry.records))
+
+
+def _counted(counts: dict[Name, int], records: Iterable[Record | JournalRecord]) -> dict[Name, int]:
     found = dict(counts)
-    for record in (record for entry in entries for record in entry.records):
+    for record in records:
         match record:
-            case JournalledImages(table, _, added, removed):
+            case Change(table, _, added, removed) | JournalledImages(table, _, added, removed):
                 found[table] = found.get(table, 0) + added - removed
             case Clear(table, removed):
                 found[table] = found.get(table, 0) - removed
@@ -508,10 +472,9 @@ def expected_digests(
     """
     waiting = pending(connection, catalog, sys.maxsize)
     with tempfile.TemporaryDirectory(prefix="wlc-", dir=work) as folder:
-        packed.extract(connection, catalog, waiting.others, Path(folder), waiting.extracted)
+        packed.extract(connection, catalog, waiting.entries, Path(folder), waiting.extracted)
         ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.extracted)
-        for part in waiting.parts:
-            _published(part, dict.fromkeys(_kinds(part), ""), ledger)
+        _followed(waiting.logged, ledger)
         return ledger.all()
 
 
@@ -537,56 +500,56 @@ def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dic
 def _write_file(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
-    part: _Part,
+    chosen: _Images,
     layout: Layout,
     ticks: tuple[int, int],
     target: Path,
 ) -> int:
-    number, weight, _ = part
+    number, weight, _ = chosen
     stored = ", ".join(f"c{index} AS {quote(file_column(column.name))}" for index, column in enumerate(layout.stored))
     written = "CAST(0 AS TINYINT) AS _weight" if weight else "_weight"
     listed = f"_tick, {written}, {stored}" if stored else f"_tick, {written}"
-    chosen = f"_weight = {weight}" if weight else "abs(_weight) = 1"
+    wanted = f"_weight = {weight}" if weight else "abs(_weight) = 1"
     # Images lie in the order of commits, that is of ticks, unless the session gave up insertion order.
     keeps_order = connection.execute("SELECT current_setting('preserve_insertion_order')").fetchall()[0][0]
     order = "" if keeps_order else " ORDER BY _tick"
-    images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]} AND {chosen}{order}"
+    images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]} AND {wanted}{order}"
     rows = connection.execute(f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} ({KEPT})").fetchall()
     return int(rows[0][0])
 
 
-def _transaction(entry: JournalEntry, where: Mapping[_Part, str], ledger: Ledger) -> Transaction:
-    records = tuple(_record(record, entry.tick, where, ledger) for record in entry.records)
+def _transaction(entry: JournalEntry) -> Transaction:
+    records = tuple(_record(record, entry.tick) for record in entry.records)
     return Transaction(entry.tick, entry.user, entry.started, entry.committed, records, entry.origin, after=entry.after)
 
 
-def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger: Ledger) -> Record:
-    part = _part(record, tick)
-    path = where[part] if part else ""
+def _record(record: JournalRecord, tick: int) -> Record:
     match record:
         case JournalledImages(table, layout, added, removed, file_bytes):
-            images = packed.file_name(layout, tick) if file_bytes else str(layout)
-            ledger.change(table, images, tick, added - removed)
-            return Change(table, path, added, removed)
-        case JournalledReads(table, _, rows, exclusive):
-            return RowsRead(table, path, rows, exclusive)
-        case JournalledRefresh(table, _, rows, absent, kept):
-            return RowsRefreshed(table, path, rows, absent, kept)
-        case Clear():
-            ledger.set(record.table, digest.EMPTY)
-            return record
-        case Ddl():
-            return _ddl(record, ledger)
+            return Change(table, _Images(layout, tick=tick if file_bytes else 0).path, added, removed)
+        case JournalledReads(table, layout, rows, exclusive):
+            return RowsRead(table, _Images(layout, record.weight).path, rows, exclusive)
+        case JournalledRefresh(table, layout, rows, absent, kept):
+            return RowsRefreshed(table, _Images(layout, record.weight).path, rows, absent, kept)
         case _:
             return record
 
 
-def _ddl(ddl: Ddl, ledger: Ledger) -> Ddl:
-    """A schema change, with what an altered table holds after it."""
+def _followed(transactions: Transactions, ledger: Ledger) -> Transactions:
+    """Return transactions with what altered tables hold after schema changes, and follow their digests."""
+
+    def follow(record: Record, first: int, last: int) -> Record:
+        told = _with_digest(record, ledger) if isinstance(record, Ddl) else record
+        ledger.take(told, first, last)
+        return told
+
+    return transactions.with_records(follow)
+
+
+def _with_digest(ddl: Ddl, ledger: Ledger) -> Ddl:
     table = next((table for table in table_names(ddl) if table.after == ddl.object), None)
     if ddl.digest is None and ddl.layout is not None and table is not None and not table.is_created and table.before:
-        ddl = replace(ddl, digest=ledger.digest(table.before))
-    ledger.alter(ddl)
+        return replace(ddl, digest=ledger.digest(table.before))
     return ddl
 
 

@@ -11,16 +11,15 @@ from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
 from wlc.dialect.duckdb.parquet import rows_of
 from wlc.farm.digest import EMPTY, Ledger, after, differing
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.log_columns import PlainRun, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name
 from wlc.farm.schema_fold import table_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from wlc.farm.log_columns import Part
-    from wlc.farm.model import Batch, Digest, Layout, Record, TableFile, Transaction
+    from wlc.farm.log_columns import Transactions
+    from wlc.farm.model import Batch, Digest, Layout, Record, TableFile
 
 
 def noted(known: Mapping[Name, Digest], batch: Batch, tables: Collection[Name]) -> dict[Name, Digest]:
@@ -29,7 +28,7 @@ def noted(known: Mapping[Name, Digest], batch: Batch, tables: Collection[Name]) 
 
 
 def follow(
-    transactions: Sequence[Transaction],
+    transactions: Transactions,
     files: tuple[TableFile, ...],
     local: Mapping[str, Path],
     known: Mapping[Name, Digest],
@@ -37,7 +36,7 @@ def follow(
     misfits: Collection[str],
     connection: duckdb.DuckDBPyConnection,
     look: ReadMoment | None = None,
-) -> tuple[Sequence[Transaction], dict[Name, Digest], frozenset[Name]]:
+) -> tuple[Transactions, dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
 
     Args:
@@ -63,7 +62,7 @@ def follow(
         return sum_images(connection, by_path[path].layout, source)
 
     follower = _Follower(Ledger(known, total), layouts, misfits)
-    told = joined(map(follower.part, parts_of(transactions)))
+    told = transactions.with_records(follower.take)
     if look is not None:
         _settle(follower.ledger, transactions, look, follower.ledger.unknown() - follower.misfits)
     return told, follower.ledger.changed(), follower.ledger.unknown()
@@ -79,7 +78,7 @@ class ReadMoment(Protocol):
         """Return what tables held then, as far as they can be read."""
 
 
-def _settle(ledger: Ledger, transactions: Sequence[Transaction], look: ReadMoment, unknown: Collection[Name]) -> None:
+def _settle(ledger: Ledger, transactions: Transactions, look: ReadMoment, unknown: Collection[Name]) -> None:
     """Say what tables hold after transactions: what they held at a moment, and what those did that it does not see."""
     unseen = [t for t in transactions if t.xid is not None and not look.sees(t.xid)]
     images = [(t.tick, record) for t in unseen for record in t.records if isinstance(record, Change)]
@@ -88,7 +87,7 @@ def _settle(ledger: Ledger, transactions: Sequence[Transaction], look: ReadMomen
         ledger.set(name, digest)
         for tick, record in images:
             if record.table == name:
-                ledger.take(record, tick)
+                ledger.take(record, tick, tick)
                 # Images of the next one are another range of ticks.
                 ledger.digest(name)
 
@@ -110,18 +109,10 @@ class _Follower:
         self._layouts = dict(layouts)
         self._paths = frozenset(misfits)
 
-    def part(self, part: Part) -> Part:
-        if isinstance(part, PlainRun) and not self._paths:
-            self.ledger.follow(part)
-            return part
-        return tuple(map(self._follow, part))
-
-    def _follow(self, transaction: Transaction) -> Transaction:
-        return replace(transaction, records=tuple(self._record(r, transaction.tick) for r in transaction.records))
-
-    def _record(self, record: Record, tick: int) -> Record:
+    def take(self, record: Record, first: int, last: int) -> Record:
+        """Take in a record, and return it with a digest if it is a schema change; see `Transactions.with_records`."""
         told = self._told(record) if isinstance(record, Ddl) else record
-        self.ledger.take(told, tick)
+        self.ledger.take(told, first, last)
         if isinstance(record, Change) and record.path in self._paths:
             self.ledger.set(record.table, None)
             self.misfits.add(record.table)

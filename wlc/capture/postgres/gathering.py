@@ -40,11 +40,11 @@ from wlc.capture.postgres.row_store import (
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError, UnsupportedError
-from wlc.farm.log_columns import EPOCH, joined, parts_of, woven
+from wlc.farm.log_columns import EPOCH, Transactions
 from wlc.farm.model import Change, Clear, Ddl, Name, Record, TableFile, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -356,7 +356,7 @@ class Gathering:
 
     def write(
         self, database: str, number: int, last_tick: int, sequences: Iterable[Record]
-    ) -> tuple[Sequence[Transaction], tuple[TableFile, ...], dict[str, Path]]:
+    ) -> tuple[Transactions, tuple[TableFile, ...], dict[str, Path]]:
         """Write what was gathered as the content of a batch.
 
         Args:
@@ -390,11 +390,11 @@ class Gathering:
                 self.round.misfits.add(path)
         run = self.round.plain.run(self.round.begun, last_tick, self.round._segments, where)
         others = [self._transaction(index, last_tick, where) for index in self.round.listed()]
-        transactions = joined(woven(run, others, iter))
+        transactions = run.woven(others)
         if transactions and (moved := tuple(sequences)):
             last = transactions[-1]
             last = replace(last, records=(*last.records, *moved))
-            transactions = joined([*parts_of(transactions[:-1]), (last,)])
+            transactions = Transactions(transactions[:-1], (last,))
         return transactions, tuple(files), local
 
     def _set_apart(self, segment: Segment) -> None:

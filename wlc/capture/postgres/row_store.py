@@ -25,7 +25,7 @@ from wlc.dialect.duckdb.parquet import KEPT
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
-from wlc.farm.log_columns import PlainRun
+from wlc.farm.log_columns import Columns, Transactions
 from wlc.farm.model import Layout, file_column
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class PlainChanges:
         """Return the transactions, each once or several times, in any order."""
         return np.concatenate([np.zeros(0, np.int64), *(part.numbers for part in self._parts)])
 
-    def run(self, begun: Begun, last_tick: int, segments: Sequence[Segment], where: Mapping[int, str]) -> PlainRun:
+    def run(self, begun: Begun, last_tick: int, segments: Sequence[Segment], where: Mapping[int, str]) -> Transactions:
         """Return the transactions as the log has them.
 
         Args:
@@ -242,7 +242,7 @@ class PlainChanges:
             kept = np.sort(first)
             numbers, files, added, removed = numbers[kept], files[kept], added[places[kept]], removed[places[kept]]
         own, starts = np.unique(numbers, return_index=True)
-        return PlainRun(
+        columns = Columns(
             ticks=own + (last_tick + 1),
             users=np.zeros(len(own), np.int64),
             started=begun.committed[own],
@@ -255,6 +255,7 @@ class PlainChanges:
             names=("",),
             targets=tuple((segment.name, where.get(segment.number, "")) for segment in segments),
         )
+        return Transactions(columns)
 
 
 def _summed(column: Positions, places: Positions, count: int) -> Positions:

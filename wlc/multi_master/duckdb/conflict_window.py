@@ -385,7 +385,7 @@ def add_journal(
             written = _written(layout, added_columns(circle, name), names)
             _add(connection, f"SELECT _tick, {key} AS key FROM {images} WHERE {wanted} {written}")
     _add_clears(connection, found.clears)
-    return waiting.ticks[-1] if waiting.transactions else after
+    return waiting.logged[-1].tick if waiting.logged else after
 
 
 def _name_ticks(

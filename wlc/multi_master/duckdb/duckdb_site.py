@@ -90,7 +90,7 @@ class DuckDBSite(SiteLife):
         shared = self._shared
         with shared.root.cursor() as connection, own_past.transaction(connection, shared):
             waiting = unpublished.pending(connection, shared.catalog, sys.maxsize)
-            packed.unpack(connection, shared.catalog, waiting.others, shared.work)
+            packed.unpack(connection, shared.catalog, waiting.entries, shared.work)
 
     def held(self) -> Position | None:
         connection, catalog = self._shared.root, self._shared.catalog

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from wlc.farm.digest import DIFFERS, UNKNOWN, compared
 from wlc.farm.human_form import ForPeople
 from wlc.farm.json_fields import TickFrom0, Ticks
-from wlc.farm.log_columns import PlainRun, parts_of
+from wlc.farm.log_columns import Transactions
 from wlc.farm.model import Position, Taken
 from wlc.farm.vectors import contains, expanded, raised
 from wlc.multi_master.anchors import anchor
@@ -476,15 +476,7 @@ def having_applied(before: Contained, transactions: Sequence[Transaction], histo
     """Return what is contained after some more transactions of a log's history."""
     if not transactions:
         return before
-    own, origins = before.own, []
-    for part in parts_of(transactions):
-        if isinstance(part, PlainRun):
-            own = part[-1].tick
-            continue
-        for transaction in part:
-            if transaction.origin is not None:
-                origins.append(transaction.origin)
-            elif transaction.records:
-                own = transaction.tick
+    origins = [t.origin for t in Transactions.of(transactions).objects if t.origin is not None]
+    own = next((t.tick for t in reversed(transactions) if t.records and t.origin is None), before.own)
     last = transactions[-1].tick
     return replace(before, tick=last, vector={**raised(before.vector, origins), history: last}, own=own)

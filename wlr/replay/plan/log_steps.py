@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wlc.farm.digest import touched
-from wlc.farm.log_columns import PlainRun, joined, parts_of
-from wlc.farm.model import Change, Ddl, Name, Position, TableFile, Transaction
+from wlc.farm.log_columns import Transactions
+from wlc.farm.model import Ddl, Name, Position, TableFile
 from wlr.replay.plan import bounds
 from wlr.replay.plan.common_position import Contained, of_footer
-from wlr.replay.plan.step import Mark, Step, rows_of
+from wlr.replay.plan.step import Mark, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from wlc.farm.log_columns import Part
     from wlc.farm.model import Batch, Digest
     from wlr.replay.plan.bounds import Stop
 
@@ -35,13 +34,9 @@ class Limits:
 
 
 LIMITS = Limits()
-
-
-def _paths(part: Part) -> Iterator[str]:
-    if isinstance(part, PlainRun):
-        yield from (total.path for total in part.totals())
-    else:
-        yield from (record.path for t in part for record in t.records if type(record) is Change)
+# Transactions whose rows and files are added up at first, to find how many fit.
+_PROBED = 64
+_NOTHING = Transactions()
 
 
 @dataclass(slots=True)
@@ -50,7 +45,7 @@ class _Run:
 
     catalog: str
     limits: Limits
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Transactions] = field(default_factory=list)
     files: dict[str, TableFile] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
     rows: int = 0
@@ -60,26 +55,31 @@ class _Run:
     footer: Contained | None = None
     count: int = 0
 
-    def is_full(self, more: Part = ()) -> bool:
-        most = self.limits
+    def is_full(self, more: Transactions = _NOTHING) -> bool:
+        most, changes = self.limits, more.changes
         return (
-            self.rows + rows_of(more) >= most.rows
+            self.rows + sum(change.rows for change in changes) >= most.rows
             or self.count + len(more) >= most.transactions
-            or len(self.files) + len(set(_paths(more)) - self.files.keys()) >= most.files
+            or len(self.files) + len({change.path for change in changes} - self.files.keys()) >= most.files
         )
 
-    def fitting(self, run: PlainRun) -> int:
-        """Return how many transactions of a run fit; the last one may be more than there is room for."""
-        if not self.is_full(run):
-            return len(run)
-        return bisect_left(range(1, len(run)), True, key=lambda count: self.is_full(run[:count])) + 1
+    def fitting(self, more: Transactions) -> int:
+        """Return how many transactions fit; the last one may be more than there is room for."""
+        # The rest of a batch can hold many times what fits, and is not to be added up again for every step.
+        most = _PROBED
+        while most < len(more) and not self.is_full(more[:most]):
+            most *= 2
+        if most >= len(more) and not self.is_full(more):
+            return len(more)
+        return bisect_left(range(1, min(most, len(more))), True, key=lambda count: self.is_full(more[:count])) + 1
 
-    def add(self, part: Part, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
-        self.parts.append(part)
-        self.marks[batch.number] = Mark(part[-1].tick, batch.history, batch.number, chain, batch.last)
-        self.files.update((path, files[path]) for path in _paths(part))
-        self.rows += rows_of(part)
-        self.count += len(part)
+    def add(self, more: Transactions, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
+        changes = more.changes
+        self.parts.append(more)
+        self.marks[batch.number] = Mark(more[-1].tick, batch.history, batch.number, chain, batch.last)
+        self.files.update((change.path, files[change.path]) for change in changes)
+        self.rows += sum(change.rows for change in changes)
+        self.count += len(more)
 
     def end(self, batch: Batch) -> None:
         """Note what a batch says about its tables, once all of its transactions were added."""
@@ -90,11 +90,11 @@ class _Run:
         self.footer = of_footer(batch)
 
     def close(self, skipped: frozenset[int]) -> Step:
-        transactions = joined(self.parts)
+        transactions = Transactions(*self.parts)
         ticks = range(transactions[0].tick, transactions[-1].tick + 1)
         marks = tuple(self.marks.values())
         # A batch says what its tables hold at its end only: transactions behind the last end leave theirs unknown.
-        later = touched(transactions[bisect_right(transactions, self.last_known, key=_tick) :])
+        later = touched(transactions.after(self.last_known))
         digests = {name: digest for name, digest in self.digests.items() if name not in later}
         chosen = frozenset(tick for tick in skipped if tick in ticks)
         return Step(transactions, self.files, marks, self.catalog, chosen, digests, self.undigested, footer=self.footer)
@@ -129,14 +129,16 @@ def cut(
     run = _Run("", limits)
     for batch, chain, transactions, is_last in _wanted(batches, position, stop):
         files = {file.file.path: file for file in batch.files}
-        for part, is_alone in _pieces(transactions, skipped if alone is None else skipped | {alone}):
+        for part, is_alone in transactions.parted(
+            _alone(transactions, skipped if alone is None else skipped | {alone})
+        ):
             rest = part
             while rest:
                 if run.parts and (is_alone or run.is_full() or run.catalog != batch.catalog):
                     yield run.close(skipped)
                     run = _Run(batch.catalog, limits)
                 run.catalog = batch.catalog
-                count = run.fitting(rest) if isinstance(rest, PlainRun) else len(rest)
+                count = run.fitting(rest)
                 run.add(rest[:count], batch, chain, files)
                 if rest[count - 1].tick == batch.last:
                     run.end(batch)
@@ -152,13 +154,13 @@ def cut(
 
 def _wanted(
     batches: Iterable[tuple[Batch, str]], position: Position, stop: Stop
-) -> Iterator[tuple[Batch, str, Sequence[Transaction], bool]]:
+) -> Iterator[tuple[Batch, str, Transactions, bool]]:
     """Yield of each batch the transactions between position and stop, and whether the batch is the last one needed."""
     for batch, chain in batches:
         # The position's own batch is known by its chain hash. It can belong to the history before: a new history begins
         # with a snapshot, whose position is in the last batch of the old one.
         is_own = batch.number == position.batch
-        after = batch.transactions[bisect_right(batch.transactions, position.tick, key=_tick) :]
+        after = Transactions.of(batch.transactions).after(position.tick)
         end = _end(after, stop)
         is_between = stop.tick is not None and stop.tick > position.tick and batch.history != position.history
         if after and end == 0 and not is_own and not is_between:
@@ -172,32 +174,15 @@ def _wanted(
         position = Position(history, max(batch.last, position.tick), batch.number, chain)
 
 
-def _tick(transaction: Transaction) -> int:
-    return transaction.tick
-
-
-def _end(transactions: Sequence[Transaction], stop: Stop) -> int:
+def _end(transactions: Transactions, stop: Stop) -> int:
     """How many transactions are before or at the stop."""
     if stop.tick is not None:
-        return bisect_right(transactions, stop.tick, key=_tick)
+        return transactions.place(stop.tick + 1)
     if stop.until is None:
         return len(transactions)
     return next((n for n, t in enumerate(transactions) if not stop.includes(t)), len(transactions))
 
 
-def _pieces(transactions: Sequence[Transaction], alone: frozenset[int]) -> Iterator[tuple[Part, bool]]:
-    """Yield runs and single transactions, each with whether it must be a step of its own."""
-    for part in parts_of(transactions):
-        if isinstance(part, tuple):
-            for transaction in part:
-                is_ddl = any(type(record) is Ddl for record in transaction.records)
-                yield (transaction,), is_ddl or transaction.tick in alone
-            continue
-        rest = part
-        for tick in sorted(alone):
-            place = bisect_left(rest, tick, key=_tick)
-            if place < len(rest) and rest[place].tick == tick:
-                yield rest[:place], False
-                yield (rest[place],), True
-                rest = rest[place + 1 :]
-        yield rest, False
+def _alone(transactions: Transactions, chosen: frozenset[int]) -> frozenset[int]:
+    """Return the ticks of transactions that must be steps of their own."""
+    return chosen.union(first for first, _, record in transactions.records() if isinstance(record, Ddl))

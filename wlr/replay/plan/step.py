@@ -5,14 +5,13 @@ How much the steps of a replication hold.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.digest import touched
 from wlc.farm.errors import CorruptError
-from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
-from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
+from wlc.farm.log_columns import Transactions
+from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile
 from wlc.farm.schema_fold import table_names
 from wlr.replay.plan.common_position import Contained, having_applied
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from wlc.farm.log_columns import Part
-    from wlc.farm.model import Digest, Record
+    from wlc.farm.model import Digest, Record, Transaction
     from wlr.replay.plan.row_filters import RowFilters
 
 
@@ -147,15 +145,9 @@ class Step:
         return None if self.is_start else self.clock or before
 
     @property
-    def applied(self) -> Sequence[Transaction]:
+    def applied(self) -> Transactions:
         """The transactions that count: committed ones that were not accepted."""
-        # A run holds committed transactions only, and an accepted transaction is a step of its own.
-        return joined(
-            part
-            if isinstance(part, PlainRun)
-            else tuple(t for t in part if t.committed is not None and t.tick not in self.skipped)
-            for part in parts_of(self.transactions)
-        )
+        return Transactions.of(self.transactions).applied(self.skipped)
 
     @property
     def names_digests(self) -> bool:
@@ -177,13 +169,12 @@ class Step:
     def contained(self, before: Contained) -> Contained:
         """Return what a replica contains after the step, given what it contained before."""
         known = self.footer or before
-        later = self.transactions[bisect_right(self.transactions, known.tick, key=_tick) :]
-        return having_applied(known, later, self.mark.history)
+        return having_applied(known, Transactions.of(self.transactions).after(known.tick), self.mark.history)
 
     @property
     def rows(self) -> int:
         """Row images in all of its changes."""
-        return sum(map(rows_of, parts_of(self.applied)))
+        return sum(change.rows for change in self.applied.changes)
 
     def actions(self) -> tuple[Action, ...]:
         """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
@@ -191,8 +182,7 @@ class Step:
 
     def schema_changes(self) -> Iterator[Ddl]:
         """What is said of the schema, in its order."""
-        whole = (part for part in parts_of(self.applied) if not isinstance(part, PlainRun))
-        return (record for part in whole for _, record in _records(part) if isinstance(record, Ddl))
+        return (record for *_, record in self.applied.records() if isinstance(record, Ddl))
 
     def halves(self) -> tuple[Step, Step]:
         """Cut the step of two or more transactions into two that are half as long."""
@@ -202,7 +192,7 @@ class Step:
         """Return the step and the next one as one."""
         return replace(
             step,
-            transactions=joined((*parts_of(self.transactions), *parts_of(step.transactions))),
+            transactions=Transactions(self.transactions, step.transactions),
             files={**self.files, **step.files},
             marks=tuple({mark.batch: mark for mark in (*self.marks, *step.marks)}.values()),
             skipped=self.skipped | step.skipped,
@@ -220,7 +210,7 @@ class Step:
 
     def until(self, tick: int) -> Step:
         """Return the step without the transactions from a tick on."""
-        return self.cut(bisect_left(self.transactions, tick, key=_tick))[0]
+        return self.cut(Transactions.of(self.transactions).place(tick))[0]
 
     def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
         """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.
@@ -249,23 +239,9 @@ class Step:
         return (*(replace(part, digests={}, footer=None) for part in earlier), last)
 
 
-def _tick(transaction: Transaction) -> int:
-    return transaction.tick
-
-
 def tables_of(records: Iterable[Record]) -> tuple[Name, ...]:
     """Return the tables whose rows a transaction changes."""
     return tuple(dict.fromkeys(record.table for record in records if isinstance(record, Change | Clear)))
-
-
-def count_rows(transaction: Transaction) -> int:
-    """Count the row images of a transaction."""
-    return sum(r.rows for r in transaction.records if type(r) is Change)
-
-
-def rows_of(part: Part) -> int:
-    """Count the row images of consecutive transactions."""
-    return part.rows if isinstance(part, PlainRun) else sum(map(count_rows, part))
 
 
 @dataclass(slots=True)
@@ -281,10 +257,10 @@ def actions_of(transactions: Sequence[Transaction], files: dict[str, TableFile])
     actions: list[Action] = []
     tables: dict[Name, _TableRun] = {}
     sequences: dict[Name, SequencePosition] = {}
-    for tick, record in (changed for part in parts_of(transactions) for changed in _records(part)):
+    for first, last, record in Transactions.of(transactions).records():
         match record:
-            case Change() | Total():
-                _add_change(tables.setdefault(record.table, _TableRun()), tick, record)
+            case Change():
+                _add_change(tables.setdefault(record.table, _TableRun()), first, last, record)
             case Clear():
                 _add_clear(tables.setdefault(record.table, _TableRun()), record)
             case SequencePosition():
@@ -295,16 +271,9 @@ def actions_of(transactions: Sequence[Transaction], files: dict[str, TableFile])
     return (*actions, *_fold(tables, sequences, files))
 
 
-def _records(part: Part) -> Iterator[tuple[int, Record | Total]]:
-    if isinstance(part, PlainRun):
-        yield from ((total.first, total) for total in part.totals())
-    else:
-        yield from ((transaction.tick, record) for transaction in part for record in transaction.records)
-
-
-def _add_change(run: _TableRun, tick: int, change: Change | Total) -> None:
-    first, _ = run.reads.get(change.path, (tick, tick))
-    run.reads[change.path] = (first, change.last if isinstance(change, Total) else tick)
+def _add_change(run: _TableRun, first: int, last: int, change: Change) -> None:
+    begin, _ = run.reads.get(change.path, (first, last))
+    run.reads[change.path] = (begin, last)
     run.added += change.added
     run.removed += change.removed
 
