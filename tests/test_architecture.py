@@ -632,7 +632,12 @@ def test_asking_where_a_replica_stands_loads_nothing_that_writes_one() -> None:
     code = "from cli.wlr import app\nfrom cli.command import run_app\nrun_app(app, 'wlr', ['tick', 'no.duckdb'])"
     loaded = modules_after(code)
     assert "wlr.engine.duckdb.target" in loaded
-    assert not loaded & {"wlr.engine.duckdb.build", "wlr.replay.fold.sql", "wlc.farm.registry", "wlc.farm.database"}
+    assert not loaded & {
+        "wlr.engine.duckdb.build",
+        "wlr.replay.fold.net_changes",
+        "wlc.farm.registry",
+        "wlc.farm.database",
+    }
 
 
 # What only several sites need: all modules below these folders, and these modules.

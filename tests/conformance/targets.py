@@ -75,7 +75,7 @@ class DuckDBKind(Kind):
         ("duckdb.build", "_put_in_place", 1),
         ("duckdb.changes", "write", 2),
         ("duckdb.guard", "put_on", 2),
-        ("duckdb.state", "write", 3),
+        ("duckdb.wlr_schema", "write", 3),
     )
 
     def __init__(self, folder: Path) -> None:
@@ -145,8 +145,8 @@ class PostgresKind(Kind):
     facets = frozenset({Guarded, Roles})
     refusal = r"table public\.t is replicated.*wlr unlock"
     deaths = (
-        ("postgres.state", "write_tables", 1),
-        ("postgres.state", "write", 1),
+        ("postgres.wlr_schema", "write_tables", 1),
+        ("postgres.wlr_schema", "write", 1),
     )
 
     def __init__(self, cluster: Cluster) -> None:

@@ -226,16 +226,16 @@ def test_replications_of_one_target_at_once(farm: str, tmp_path: Path):
 
 LOOK = """
 import sys, wlr
-from wlr.engine.duckdb import state
+from wlr.engine.duckdb import wlr_schema
 
-read = state.read
+read = wlr_schema.read
 
 def slowly(*arguments):
     print("ready", flush=True)
     sys.stdin.readline()
     return read(*arguments)
 
-state.read = slowly
+wlr_schema.read = slowly
 print(wlr.tick(sys.argv[1]), flush=True)
 """
 

@@ -402,13 +402,13 @@ wlr.replicate(sys.argv[1], into=sys.argv[2])
 @pytest.mark.parametrize(
     "module, name, call",
     [
-        ("state", "write_tables", 1),
-        ("state", "write", 1),
+        ("wlr_schema", "write_tables", 1),
+        ("wlr_schema", "write", 1),
         ("write", "write", 2),
         ("write", "_drop", 1),
-        ("state", "write", 3),
+        ("wlr_schema", "write", 3),
         ("duckdb_folding", "Workshop.bring", 2),
-        ("state", "write_tables", 2),
+        ("wlr_schema", "write_tables", 2),
     ],
 )
 def test_killed_run_leaves_a_prefix_or_nothing(

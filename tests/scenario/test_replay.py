@@ -353,7 +353,7 @@ wlr.replicate(sys.argv[1], into=sys.argv[2])
         ("build", "_put_in_place", 1),
         ("changes", "write", 2),
         ("guard", "put_on", 2),
-        ("state", "write", 3),
+        ("wlr_schema", "write", 3),
     ],
 )
 def test_killed_run_leaves_a_prefix_or_nothing(

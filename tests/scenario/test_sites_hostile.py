@@ -268,7 +268,7 @@ LIES: dict[Callable[[Scene, Lines], None], str] = {
     _more_rows: "rome_000000000002: .*/1.parquet has 5 rows, its transactions have 6$",
     _internal_table: "^site rome publishes rows of wlc.state, which is no table here",
     _keyless_table: "^site rome has published rows of main.bag, which has no primary key: only the primary may write it",
-    _path_elsewhere: r"rome_000000000002: '../../../wlc_logs/.*' is not a path inside the farm",
+    _path_elsewhere: r"rome_000000000002, line \d+: files: path: '../../../wlc_logs/.*' is not a path inside the farm",
 }
 
 

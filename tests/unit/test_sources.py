@@ -73,7 +73,7 @@ def test_only_the_table_knows_the_engines() -> None:
         file.relative_to(ROOT.parent).as_posix()
         for package in ("wlc", "wlr", "cli")
         for file in (ROOT.parent / package).rglob("*.py")
-        if "capture" not in file.parts and file.name != "adapters.py"
+        if "capture" not in file.parts and "multi_master/duckdb" not in file.as_posix() and file.name != "adapters.py"
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom | ast.Import)
         and any(
