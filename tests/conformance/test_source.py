@@ -111,14 +111,15 @@ def test_an_engine_without_sites_says_so_in_one_sentence(engine: Engine, source:
         wlc.master(source, site="oslo")
         assert wlc.take(source) == []
         return
-    before, hints = wlc.status(source), set()
+    # A server writes its log by itself.
+    before, hints = replace(wlc.status(source), retained_bytes=None), set()
     for name, call in SITE_COMMANDS.items():
         with pytest.raises(UnsupportedError) as caught:
             call(source)
         assert "cannot be one of several sites: only DuckDB files can" in str(caught.value), name
         hints.add(caught.value.hint)
     assert len(hints) == 1
-    assert wlc.status(source) == before
+    assert replace(wlc.status(source), retained_bytes=None) == before
 
 
 # Capture -------------------------------------------------------------------------------------------------------------
