@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.bench import tables
 from tests.bench.lakes import COLUMNS, ROOT, peak_gb, plain, read
-from wlc.dialect.duckdb.parquet import KEPT
+from wlc.dialect.duckdb.parquet_sql import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ import wlc
 import wlr
 from tests.readable import TABLES, check, statements
 from tests.readers import OF_DELTA_TABLES, OF_FILES
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.store import open_store
-from wlr.engine.parquet.delta import write_checkpoint
+from wlr.engine.parquet.checkpoint import write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -276,7 +276,7 @@ def test_auto_takes_spark_for_large_work_only(
     lake = tmp_path / "lake"
     wlr.replicate(master, into=lake)
     used: list[str] = []
-    from wlr.spark.replay.tasks import Jobs
+    from wlr.spark.replay.jobs import Jobs
 
     run = Jobs.run
 

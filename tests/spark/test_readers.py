@@ -8,7 +8,7 @@ import duckdb
 
 from tests.readable import TABLES, check, statements
 from tests.readers import spark as read
-from wlc.dialect.duckdb.parquet import KEPT
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm.model import Column

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.errors import InvalidError
-from wlr.reading.change_output import format_of_file
 from wlr.reading.feeds.adapters import OutputSettings, output_at
+from wlr.reading.file_endings import format_of_file
 
 ENDINGS = {".jsonl": ("json", "debezium"), ".json": ("json", "debezium"), ".csv": ("csv",)}
 

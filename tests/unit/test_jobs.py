@@ -6,7 +6,7 @@ import pytest
 
 from wlc.farm.model import Column, DataFile, Layout, Name, TableFile
 from wlr.replay.plan.step import Read
-from wlr.spark.replay.tasks import numbered, route_tasks
+from wlr.spark.replay.jobs import numbered, route_tasks
 
 LAYOUT = Layout((Column("id", "BIGINT"),))
 

@@ -12,7 +12,7 @@ import wlc
 import wlr
 from tests.scratch import attached
 from wlc.farm.model import Column, Layout
-from wlr.replay.fold.file_rewrite import write_file
+from wlr.replay.fold.parquet_file import write_file
 
 if TYPE_CHECKING:
     from pathlib import Path

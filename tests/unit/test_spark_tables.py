@@ -17,14 +17,14 @@ from tests.lake import any_file, lake_contents
 from tests.oracle import file_contents
 from tests.scratch import attached
 from wlc.farm.errors import ReplayError
-from wlr.spark.replay import tasks
-from wlr.spark.replay.tasks import load_error
+from wlr.spark.replay import jobs
+from wlr.spark.replay.rows import load_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlr.spark.replay.tasks import SparkTask
+    from wlr.spark.replay.rows import SparkTask
 
 Batches = list[pa.RecordBatch]
 
@@ -35,7 +35,7 @@ def sent(task: SparkTask) -> SparkTask:
     return found
 
 
-class HereJobs(tasks.Jobs):
+class HereJobs(jobs.Jobs):
     """Runs every task in this process, and notes what each job does and how many tasks gather."""
 
     cores = 2
@@ -65,7 +65,7 @@ class HereJobs(tasks.Jobs):
 def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the jobs of the test were for."""
     HereJobs.texts = []
-    monkeypatch.setattr(tasks, "Jobs", HereJobs)
+    monkeypatch.setattr(jobs, "Jobs", HereJobs)
     return HereJobs.texts
 
 

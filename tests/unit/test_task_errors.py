@@ -14,7 +14,7 @@ import wlr
 from wlc.farm.errors import CorruptError, FarmError, UnavailableError
 from wlc.farm.model import Position
 from wlr.replay.plan.failure import StepError
-from wlr.spark.replay.tasks import ROWS, SparkTask, dump_error, load_error, payloads
+from wlr.spark.replay.rows import ROWS, SparkTask, dump_error, load_error, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -91,7 +91,11 @@ def known(content: Mapping[str, Any], keys: str, optional: str = "") -> None:
         keys: Names of the keys, separated by blanks.
         optional: Names of keys that need not be there.
     """
-    allowed = _allowed(keys, optional)
+    refuse_unknown(content, _allowed(keys, optional))
+
+
+def refuse_unknown(content: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Refuse keys of a JSON object that are not among those that are allowed."""
     if not content.keys() <= allowed:
         raise FieldError(f"key {short(min(content.keys() - allowed))} is unknown")
 

@@ -29,6 +29,7 @@ from wlc.farm.json_fields import (
     as_object,
     as_text,
     as_time,
+    refuse_unknown,
     short,
 )
 
@@ -132,8 +133,7 @@ class Record(Generic[T]):
         content = as_object(value)
         found = self.read_among(content)
         # After the values, of which one may be the version of a format that has other keys.
-        if not content.keys() <= self.known:
-            raise FieldError(f"key {short(min(content.keys() - self.known))} is unknown")
+        refuse_unknown(content, self.known)
         return found
 
     def read_among(self, content: dict[str, Any]) -> T:

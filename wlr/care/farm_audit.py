@@ -19,7 +19,7 @@ import duckdb
 import wlc
 from wlc.dialect.duckdb.digest_sql import sum_images, sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_columns
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm import digest
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet import PASSING
+from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.sql import literal
 from wlc.farm.errors import ChangedSinceError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople

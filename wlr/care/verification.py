@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import numbered_sql
-from wlc.dialect.duckdb.parquet import PASSING, rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm import typed_names
 from wlc.farm.database import describe_file

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.model import file_column
 from wlr.engine.calculator import applying, open_scratch
 from wlr.replay.ddl import running
-from wlr.replay.fold.file_rewrite import Piece, write_file
+from wlr.replay.fold.file_rewrite import Piece
+from wlr.replay.fold.parquet_file import write_file
 from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:

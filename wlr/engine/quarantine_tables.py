@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.json_records import record_of

@@ -1,17 +1,12 @@
-"""Changes of a table in the formats of `wlr changes`: lines of JSON or CSV, an Arrow stream, a Parquet file.
-
-What the ending of a file's name says of the format that is written to it.
-"""
+"""Changes of a table in the formats of `wlr changes`: lines of JSON or CSV, an Arrow stream, a Parquet file."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 import shlex
 from abc import ABC, abstractmethod
-from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -22,15 +17,15 @@ from wlc.dialect.types import load_sql
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import WEIGHT, Column, file_column
 from wlr.reading.feeds.formats import cells_sql, object_sql, quoted_cell_sql
+from wlr.reading.file_endings import format_of_file
 from wlr.reading.query import feed_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
     from typing import BinaryIO
 
     from wlr.reading.change_feed import ChangeFeed
-
 
 _TIME = "strftime(_committed AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ')"
 _TICK = re.compile(rb'^\{"_tick":(\d+),', re.MULTILINE)
@@ -207,28 +202,3 @@ def resume(file: Path) -> int:
         f"{file} has not one whole transaction of a table",
         hint=f"Remove it, and begin again: rm {shlex.quote(str(file))}",
     )
-
-
-def format_of_file(
-    file: str | os.PathLike[str], asked: str | None, endings: Mapping[str, tuple[str, ...]], usual: str
-) -> str:
-    """Return the format in which a new file is written.
-
-    Args:
-        file: Its path.
-        asked: What its user asked for; None for what the ending says.
-        endings: Formats of files with an ending, the usual one first.
-        usual: The format of files whose ending says nothing.
-
-    Raises:
-        InvalidError: What is asked for is not what the ending says.
-    """
-    ending = PurePath(file).suffix.lower()
-    said = endings.get(ending)
-    if said is None:
-        return asked or usual
-    if asked is None or asked in said:
-        return asked or said[0]
-    other = next(known for known, formats in endings.items() if asked in formats)
-    message = f"{os.fspath(file)} ends in {ending}, and --format is {asked}"
-    raise InvalidError(message, hint=f"--format {said[0]}, or a name that ends in {other}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.model import WEIGHT, file_column

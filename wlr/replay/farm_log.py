@@ -9,7 +9,7 @@ from itertools import chain as chained
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm import digest
 from wlc.farm.database import open_database
 from wlc.farm.digest import Ledger

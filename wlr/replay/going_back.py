@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet import PASSING, rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet import PASSING
+from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file

@@ -27,7 +27,7 @@ from wlr.engine.adapters import target_at
 from wlr.engine.contract import DatabaseFile, NewReplica, Rebuildable
 from wlr.engine.replica_state import ReplicaState
 from wlr.replay import log_reader
-from wlr.replay.ddl.left_out import without_counterparts
+from wlr.replay.ddl.left_out import created_by, without_counterparts
 from wlr.replay.plan import bounds
 from wlr.replay.plan.bounds import Stop
 from wlr.replay.plan.common_position import of_footer, of_snapshot
@@ -221,9 +221,6 @@ class Replay:
         tables = {table.table for table in manifest.tables} if manifest else set()
         if not (left := idle(patterns, tables)):
             return
-        # Importing DuckDB takes longer than the rest of this package.
-        from wlr.replay.ddl.left_out import created_by
-
         # Only now the whole log is read twice.
         tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
         bounds.refuse_idle(left, tables)

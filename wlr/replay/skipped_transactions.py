@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb.parquet import PASSING, rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database

@@ -43,8 +43,8 @@ class Workers:
         # A database's steps are small enough for this process, unless the user asks for Spark.
         if self.engine != "spark":
             return None
-        from wlr.spark.replay.executor import SparkFold
-        from wlr.spark.replay.tasks import Jobs
+        from wlr.spark.replay.folding import SparkFold
+        from wlr.spark.replay.jobs import Jobs
 
         return SparkFold(Jobs(self.database, self.spark_master), work)
 
@@ -52,7 +52,7 @@ class Workers:
         if self.engine == "local":
             return local
         from wlr.spark.replay.executor import SparkExecutor
-        from wlr.spark.replay.tasks import Jobs
+        from wlr.spark.replay.jobs import Jobs
 
         from_rows = 0 if self.engine == "spark" else self.spark_rows
         return SparkExecutor(local, url, storage_options, Jobs(self.database, self.spark_master), from_rows)

@@ -34,7 +34,7 @@ from wlr.engine.adapters import target_at
 from wlr.engine.contract import DatabaseFile, Lake, Roles
 from wlr.reading.feeds.adapters import OutputSettings, output_at
 from wlr.reading.feeds.rounds import feed_start
-from wlr.replay.plan.row_filters import row_filters
+from wlr.replay.plan.row_filters import RowFilters, row_filters
 from wlr.replay.workers import check_engine
 from wlr.service.settings import (
     DatabaseItem,
@@ -550,7 +550,6 @@ def _of_filters(item: ReplicaItem | DerivedItem) -> Iterator[Check]:
 def _check_key(filters: object) -> None:
     # It needs DuckDB, which takes long to import.
     from wlr.replay.filters.images import with_key
-    from wlr.replay.plan.row_filters import RowFilters
 
     if isinstance(filters, RowFilters):
         with_key(filters, "")

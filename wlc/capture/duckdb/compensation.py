@@ -22,7 +22,7 @@ from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql

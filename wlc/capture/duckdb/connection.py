@@ -217,7 +217,7 @@ class Connection:
     """Same methods, results and errors as `duckdb.DuckDBPyConnection`; made by `wlc.connect`.
 
     Every statement that may write is captured: SQL text by `_run_text`, calls by `_write`. What only reads goes
-    straight to DuckDB. Methods that are not defined here are in `methods`; there are no others.
+    straight to DuckDB. Methods that are not defined here are in the lists above; there are no others.
     """
 
     if TYPE_CHECKING:

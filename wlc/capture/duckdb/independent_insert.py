@@ -1,6 +1,6 @@
 """An INSERT of one row that is prepared, journals itself, and is a transaction by itself; several run at a time.
 
-The prepared statement computes nothing and reads no table (see `prepared_insert`). If its table has no foreign keys, it
+The prepared statement computes nothing and reads no table (see below). If its table has no foreign keys, it
 has the same effect before and after every other INSERT of this kind: nothing depends on what it sees of them, and the
 ticks that they take when they begin need not be in the order of their commits. Everything else that commits, and
 whoever reads, waits until all of them have ended. So nothing is published behind a tick that is still open, and nobody

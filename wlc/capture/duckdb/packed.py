@@ -22,7 +22,7 @@ from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import JournalledImages
 from wlc.dialect.duckdb import digest_sql
 from wlc.dialect.duckdb.opening import wal_of
-from wlc.dialect.duckdb.parquet import KEPT, rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import WEIGHT, file_column

@@ -1,4 +1,4 @@
-"""Compare tables that are in doubt with what was captured; see `other_writers`."""
+"""Compare tables that are in doubt with what was captured; see `home`."""
 
 from __future__ import annotations
 

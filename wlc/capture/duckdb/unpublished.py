@@ -22,7 +22,7 @@ from wlc.capture.duckdb.journal import (
     images_sql,
 )
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.parquet import KEPT
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths
 from wlc.farm.database import describe_file

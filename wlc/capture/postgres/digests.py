@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import duckdb
 
 from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.digest import EMPTY, Ledger, after, differing
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, Name

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from wlc.capture.postgres.types import always_fits
-from wlc.dialect.duckdb.parquet import KEPT
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql

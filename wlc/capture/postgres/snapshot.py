@@ -26,7 +26,7 @@ from wlc.capture.postgres.master_connection import ArrowReader, connect, talking
 from wlc.capture.postgres.objects import CATALOG_OF_TABLES, in_order, needs
 from wlc.capture.postgres.row_store import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
-from wlc.dialect.duckdb.parquet import KEPT
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql

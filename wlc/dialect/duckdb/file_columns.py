@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet import described, reading, rows_of
+from wlc.dialect.duckdb.parquet import described, reading
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.errors import CorruptError

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.catalog import replaced_columns
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, parse, storage_type, store_sql
 from wlc.farm.model import WEIGHT, Column, Name, file_column

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.digest_sql import sum_quickly, sum_rows
-from wlc.dialect.duckdb.parquet import KEPT
+from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type, store_sql

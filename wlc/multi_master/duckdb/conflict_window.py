@@ -26,7 +26,7 @@ from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import exact_sql
 from wlc.capture.duckdb.journal import JournalledReads, JournalledRefresh, JournalledRows
 from wlc.dialect import types
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types.syntax import parse
 from wlc.farm.errors import ExpiredError, GapError

@@ -1,7 +1,7 @@
 """What a site of a mesh rejects of another one's step: each table's rule decides row by row, and no site is informed.
 
-A rule lists the rows in conflict (`verdicts.DIRECT`); one file for each: `newest`, `column_rules`. A table without one
-of these rules has one writer, of whose changes the newest count.
+A rule lists the rows in conflict (`verdicts.DIRECT`). A table with none of the rules here
+has one writer, of whose changes the newest count.
 
 Which changes of another site are older than what this site of a mesh holds: of each row the newest change counts.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import unpublished
 from wlc.capture.duckdb.journal import ABSENT, REFRESHED
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.types import storage_type
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import WEIGHT, Change, RowsRefreshed

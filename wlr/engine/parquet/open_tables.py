@@ -181,7 +181,7 @@ class OpenTables:
     def _check_in(self, folder: str, log: DeltaLog, content: DeltaContent, moment: DeltaMoment) -> None:
         """Write a checkpoint now and then."""
         # Importing DuckDB takes longer than the rest of this package.
-        from wlr.engine.parquet.delta import EVERY, write_checkpoint
+        from wlr.engine.parquet.checkpoint import EVERY, write_checkpoint
 
         if log.version and log.version % EVERY == 0 and content.schema is not None:
             # Readers need none.
@@ -195,7 +195,7 @@ class OpenTables:
         Raises:
             CorruptError: An entry is damaged or missing.
         """
-        from wlr.engine.parquet.delta import read_checkpoint
+        from wlr.engine.parquet.checkpoint import read_checkpoint
 
         found = [match for listed in self._store.list(f"{folder}{LOG}") if (match := _ENTRY.fullmatch(listed.path))]
         checkpoints = [int(match[2]) for match in found if match[3] != ".json"]

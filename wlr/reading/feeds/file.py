@@ -21,9 +21,9 @@ import numpy
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import check_relative
 from wlc.farm.store.local import synchronize
-from wlr.reading.change_output import format_of_file
 from wlr.reading.feeds.contract import OpenOutput, Output
 from wlr.reading.feeds.feed_state import POSITION, position_of
+from wlr.reading.file_endings import format_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.model import WEIGHT, Ddl, file_column
 from wlr.engine import calculator

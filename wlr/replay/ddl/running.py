@@ -1,8 +1,8 @@
 """Schema changes from the farm: checked, then run as they were recorded.
 
 A statement from the farm is data. It runs only if it is a single statement of a kind that changes a schema, and names
-nothing that belongs to dbfarm or is outside the database (see `statements`). The connection cannot reach files
-meanwhile (see `wlr.engine.calculator.Scratch`).
+nothing that belongs to dbfarm or is outside the database (see `wlc.dialect.duckdb.permitted_ddl`). The connection
+cannot reach files meanwhile (see `wlr.engine.calculator.Scratch`).
 
 What `wlc.dialect.duckdb.permitted_ddl` refuses, as failures of a step.
 

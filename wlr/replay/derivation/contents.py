@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import numbered_sql, sum_images
-from wlc.dialect.duckdb.parquet import KEPT, rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY, MODULUS, plus

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_rows
-from wlc.dialect.duckdb.parquet import KEPT, rows_of
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.parquet import PASSING, rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.errors import InvalidError, UnavailableError

@@ -1,15 +1,13 @@
 """The kernel: rewrite one base file with the net changes of its rows. Both executors run it, in process or in tasks.
 
-Files of a Parquet replica hold columns in their storage types (see `wlc.dialect.types`), as data files do, so that
-images are compared as they lie there and no value is converted on its way.
+Files of a Parquet replica hold columns in their storage types (see `wlc.dialect.types`), as data files do, so
+that images are compared as they lie there and no value is converted on its way.
 
 A table with a primary key is a row of files whose key ranges do not overlap, as the leaves of a B-tree are: every
 change belongs to one file, which follows from its key. A table without one is a bag: added rows go to its end. Rows to
 remove are searched in every file (`find_copies`); only then is it decided how many copies each file loses.
 
 Every function works on local files and knows neither the farm nor the target.
-
-The files of a Parquet replica: their format, and which of their columns may lack values.
 """
 
 from __future__ import annotations
@@ -20,72 +18,21 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
-from wlc.dialect.duckdb.parquet import KEPT, PASSING, rows_of
+from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import WEIGHT, file_column
 from wlr.replay.fold import unfit_changes
+from wlr.replay.fold.parquet_file import write_file
 from wlr.replay.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import duckdb
 
     from wlc.dialect.duckdb.fold import RowImages, TargetTable
-    from wlc.farm.model import Layout
-
-
-def write_file(connection: duckdb.DuckDBPyConnection, layout: Layout, query: str, path: Path, expected: int) -> int:
-    """Write stored columns to a file in which those that are NOT NULL are required, and all others optional.
-
-    DuckDB requires a column of a file if its statistics say that the query has no NULL in it, so that files of a table
-    would differ.
-
-    Args:
-        connection: From `connect`.
-        layout: The table's.
-        query: Selects its stored columns.
-        path: The file.
-        expected: Number of rows. If NOT NULL columns lack values, because transactions that set them were accepted, all
-            columns are optional.
-
-    Returns:
-        Number of rows.
-    """
-    columns = {quote(file_column(column.name)): layout.is_required(column) for column in layout.stored}
-    required = [name for name, is_required in columns.items() if is_required]
-    rows = _copy(connection, columns, required, query, path)
-    if not required:
-        return rows
-    if rows != expected:
-        return _copy(connection, columns, [], query, path)
-    found = connection.execute(
-        f"SELECT name FROM parquet_schema({literal(str(path))}) WHERE repetition_type = 'REQUIRED'"
-    )
-    if not set(required) <= {quote(name) for (name,) in found.fetchall()}:
-        # Statistics know nothing of a UNION with an empty part, or of what is filtered above a window.
-        first = path.rename(path.with_suffix(".first"))
-        _copy(connection, columns, required, f"FROM {rows_of(first)}", path)
-        first.unlink()
-    return rows
-
-
-def _copy(
-    connection: duckdb.DuckDBPyConnection,
-    columns: Collection[str],
-    required: Collection[str],
-    query: str,
-    path: Path,
-) -> int:
-    """Write a query's columns to a file; rows without a value in a required one are left out."""
-    # TRY makes the statistics say that there may be NULLs, and the filter that there are none.
-    selected = ", ".join(name if name in required else f"TRY({name}) AS {name}" for name in columns)
-    where = f" WHERE {' AND '.join(f'{name} IS NOT NULL' for name in required)}" if required else ""
-    copied = f"COPY (SELECT {selected} FROM ({query}){where}) TO {literal(str(path))} ({KEPT})"
-    return int(connection.execute(copied).fetchall()[0][0])
-
 
 # Ten of DuckDB's row groups: small enough to rewrite in half a second, large enough that a lake has few of them.
 ROWS_PER_FILE = 10 * 122_880

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.model import WEIGHT, Layout
 from wlr.replay.fold import unfit_changes
 from wlr.replay.fold.data_check import refuse_other_images

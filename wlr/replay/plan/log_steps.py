@@ -185,4 +185,4 @@ def _end(transactions: Transactions, stop: Stop) -> int:
 
 def _alone(transactions: Transactions, chosen: frozenset[int]) -> frozenset[int]:
     """Return the ticks of transactions that must be steps of their own."""
-    return chosen.union(first for first, _, record in transactions.records() if isinstance(record, Ddl))
+    return chosen.union(t.tick for t in transactions.objects if any(isinstance(record, Ddl) for record in t.records))

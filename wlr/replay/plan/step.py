@@ -182,7 +182,7 @@ class Step:
 
     def schema_changes(self) -> Iterator[Ddl]:
         """What is said of the schema, in its order."""
-        return (record for *_, record in self.applied.records() if isinstance(record, Ddl))
+        return (record for t in self.applied.objects for record in t.records if isinstance(record, Ddl))
 
     def halves(self) -> tuple[Step, Step]:
         """Cut the step of two or more transactions into two that are half as long."""

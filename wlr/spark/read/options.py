@@ -17,8 +17,8 @@ from wlc.farm.seal.keys import for_tasks
 from wlr.reading.query import CHANGE_TYPE, FEED, feed_column
 from wlr.reading.trace import contents_at, refuse_broken, tick_at
 from wlr.replay.plan.bounds import Stop
-from wlr.spark.read.tasks import MEMORY, FarmPlace
 from wlr.spark.read.types import spark_schema, table_schema
+from wlr.spark.task_reading import MEMORY, FarmPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

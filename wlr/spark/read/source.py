@@ -25,7 +25,8 @@ from wlr.replay import log_reader
 from wlr.replay.plan.bounds import Stop
 from wlr.spark.read import types
 from wlr.spark.read.options import FoundTable, read_options
-from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, speaking, table_tasks
+from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, table_tasks
+from wlr.spark.task_reading import speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

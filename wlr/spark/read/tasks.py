@@ -1,39 +1,31 @@
-"""The tasks of a read, independent of each other: each fetches some files and gives their rows.
-
-Reads in one task: fetches data files, lets DuckDB make Arrow batches of them, and removes the copies.
-"""
+"""The tasks of a read, independent of each other: each fetches some files and gives their rows."""
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-import duckdb
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from wlc.dialect.sql import literal
-from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
 from wlr.reading import query
-from wlr.reading.place import LocalCopies
 from wlr.spark.read.types import spark_sql
+from wlr.spark.task_reading import files_of, grouped, run, speaking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from wlc.farm.model import DataFile, Layout, TableFile
+    from wlr.reading.place import LocalCopies
     from wlr.reading.query import FileSlice
     from wlr.reading.trace import FeedPlan, FeedTransaction, TableContents
     from wlr.replay.plan.step import Read
-
+    from wlr.spark.task_reading import FarmPlace
 
 # Rows in a row group of DuckDB; a slice that ends inside a row group reads all of it.
 _GROUP_ROWS = 122_880
@@ -274,114 +266,3 @@ def feed_tasks(layout: Layout, plan: FeedPlan, partitions: int) -> list[ReadTask
         own = tuple(one for one, _ in plan.transactions if first <= one.tick <= last)
         tasks.append(ChangesTask(layout, tuple(run_), own))
     return checking(tasks)
-
-
-MEMORY = "1GB"
-Item = TypeVar("Item")
-_BATCH_ROWS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class FarmPlace:
-    """A database of a farm, as tasks get it; storage options may hold secrets and are shown nowhere.
-
-    Attributes:
-        memory: Memory that DuckDB may use in a task before it writes to disk, such as "1GB".
-    """
-
-    database: str
-    farm: str | None
-    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    memory: str = MEMORY
-
-    def open(self) -> FarmDatabase:
-        """Open the folder of the database in the farm."""
-        return open_database(self.database, self.farm, dict(self.storage))
-
-
-@contextmanager
-def speaking() -> Iterator[None]:
-    """Put the hint of an error into its message, since Spark shows the message only.
-
-    The cause is left out, because the texts of drivers can hold credentials.
-    """
-    try:
-        yield
-    except FarmError as error:
-        message = f"{error.message}. {error.hint}" if error.hint else error.message
-        said = type(error)(message, hint=error.hint, path=error.path, position=error.position)
-    else:
-        return
-    raise said from None
-
-
-def grouped(items: Iterable[Item], rows: Callable[[Item], int], enough: int) -> list[list[Item]]:
-    """Group consecutive items into runs of about `enough` rows; can be empty."""
-    runs: list[list[Item]] = []
-    gathered = enough
-    for item in items:
-        if gathered >= enough:
-            runs.append([])
-            gathered = 0
-        runs[-1].append(item)
-        gathered += rows(item)
-    return runs
-
-
-@contextmanager
-def files_of(place: FarmPlace, *, is_checked: bool = True, only: Container[str] | None = None) -> Iterator[LocalCopies]:
-    """Open the farm for one task; local copies of its files are removed afterwards. See `LocalCopies`."""
-    files = LocalCopies(place.open(), is_checked=is_checked, only=only)
-    try:
-        yield files
-    finally:
-        files.release()
-
-
-def run(
-    sql: str, files: LocalCopies, memory: str, schema: pa.Schema, tables: Mapping[str, pa.Table] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Run a query over fetched files and give its rows as batches of exactly `schema`.
-
-    Args:
-        sql: One query.
-        files: The only files that the query can read.
-        memory: Memory that DuckDB may use before it writes to disk.
-        schema: Names, types and nullability that Spark expects.
-        tables: Arrow tables that the query names.
-
-    Raises:
-        UnsupportedError: A value cannot be given to Spark.
-        UnavailableError: The machine failed.
-        CorruptError: A file does not have the columns that the log says.
-    """
-    with tempfile.TemporaryDirectory(prefix="dbfarm-spark-") as scratch, _reading(), duckdb.connect() as connection:
-        # A task has one core; other tasks use the others.
-        connection.execute("SET threads = 1")
-        connection.execute(f"SET memory_limit = {literal(memory)}")
-        connection.execute(f"SET temp_directory = {literal(scratch)}")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET preserve_insertion_order = false")
-        connection.execute(f"SET allowed_paths = [{', '.join(map(literal, files.local.values()))}]")
-        connection.execute("SET enable_external_access = false")
-        for name, table in (tables or {}).items():
-            connection.register(name, table)
-        for batch in connection.sql(sql).to_arrow_reader(_BATCH_ROWS):
-            yield batch.cast(schema)
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    try:
-        yield
-    except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.FatalException) as error:
-        hint = 'Give DuckDB more memory with option("memory", "4GB"), or look at the disk for temporary files.'
-        raise UnavailableError(f"reading the farm failed: {_first_line(error)}", hint=hint) from error
-    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-        raise UnsupportedError(_first_line(error)) from error
-    except duckdb.Error as error:
-        raise CorruptError(f"data files of the farm cannot be read: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].removeprefix("Invalid Input Error: ")

@@ -1,7 +1,4 @@
-"""Views of a Parquet replica's tables in a DuckDB file, with the declared types, for any tool that opens the file.
-
-The files that hold a table of a Parquet replica, for tools that read Parquet.
-"""
+"""Views of a Parquet replica's tables in a DuckDB file, with the declared types, for any tool that opens the file."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb.parquet import rows_of
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql
 from wlc.farm.errors import InvalidError, UnsupportedError
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.model import Layout
-
 
 _CATALOG = "wlr_attached"
 # Which views are ours, and of which lake and tick they are.
@@ -147,28 +143,3 @@ def _refuse_taken(connection: duckdb.DuckDBPyConnection, name: Name, file: Path)
     if found[0][0]:
         message = f"{file} has a table or view {name} of its own"
         raise InvalidError(message, hint="Rename it, or name a file that does not exist yet.", path=str(file))
-
-
-def files(
-    into: str | os.PathLike[str],
-    table: str,
-    *,
-    tick: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return paths or URLs of the files that hold a table, to be read by any Parquet tool.
-
-    Args:
-        into: A Parquet replica.
-        table: `schema.table`, or `table` in schema main.
-        tick: As of this tick; the current one if omitted.
-        storage_options: Options of the replica's file system.
-
-    Returns:
-        Files in key order; empty for a table without rows. They stay until their tick is pruned.
-
-    Raises:
-        InvalidError: There is no such replica or table.
-        ExpiredError: The tick was pruned, or is before the replica's first one.
-    """
-    return Lake.required(target_at(into, storage_options), "wlr files").files(table, tick)

@@ -1,0 +1,155 @@
+"""One round of a feed: everything from its position to the end of the log goes into its output."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import FencedError
+from wlc.farm.store import ConflictError
+from wlr.reading.feeds.formats import Gap
+from wlr.reading.feeds.log_source import FeedReached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wlc.farm.versioned import VersionedObject
+    from wlr.reading.feeds.contract import OpenOutput
+    from wlr.reading.feeds.feed_state import FeedState
+    from wlr.reading.feeds.log_source import FeedReader, Found
+    from wlr.reading.feeds.rendering import FeedPiece
+
+# What is written is made durable at least so often, whatever memory it may take.
+_FLUSH_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a feed remembers, and the version of the object that holds it."""
+
+    memory: VersionedObject[FeedState]
+    state: FeedState
+    version: str | None
+
+    def keep(self, state: FeedState) -> None:
+        """Remember a state; whether the feed is paused is its owner's to say, also while a run is under way.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        if state == self.state and self.version is not None:
+            return
+        try:
+            self.version = self.memory.replace(state, self.version)
+        except ConflictError as error:
+            there, version = self.memory.load() or (None, None)
+            if there is None or there.run != self.state.run or not there.run:
+                message = f"another run has taken over feed {state.name}"
+                raise FencedError(message, hint="Leave one of them running.") from error
+            state = replace(state, is_paused=there.is_paused)
+            self.version = self.memory.replace(state, version)
+        self.state = state
+
+
+@dataclass(slots=True)
+class FeedRun:
+    """A round.
+
+    Attributes:
+        bytes_max: Bytes after which what was written is made durable; the most that is kept where `drops`.
+        drops: Only the newest records are written, as many as `bytes_max` allows.
+        progress: Called with ticks done, ticks in all up to `end`, and what is being done.
+        records: Records written; `bytes`: bytes of them; `dropped`: records that were not.
+    """
+
+    kept: Kept
+    reader: FeedReader
+    output: OpenOutput
+    bytes_max: int
+    drops: bool = False
+    progress: Callable[[int, int, str], None] | None = None
+    end: int = 0
+    records: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+    def go(self, state: FeedState) -> None:
+        """Write everything from a state on, and remember the position with every part that is durable."""
+        pending = 0
+        found = self.reader.found(state)
+        for one in self._newest(found) if self.drops else found:
+            if isinstance(one, FeedReached):
+                state = replace(
+                    state,
+                    position=one.position,
+                    history=one.position.history,
+                    batch_last=one.batch_last,
+                    clock=one.clock or state.clock,
+                    snapshot=None,
+                    written=None,
+                )
+                continue
+            self.output.write(one)
+            state = replace(state, written=one.last, dropped=state.dropped + one.dropped)
+            self._count(one)
+            pending += one.bytes
+            if pending >= (self.bytes_max or _FLUSH_BYTES):
+                state, pending = self._flush(state), 0
+        self._flush(state)
+
+    def _flush(self, state: FeedState) -> FeedState:
+        state = self.output.flush(state)
+        self.kept.keep(state)
+        return state
+
+    def _count(self, piece: FeedPiece) -> None:
+        if piece.dropped:
+            self.dropped += piece.dropped
+        else:
+            self.records += len(piece.records)
+        self.bytes += piece.bytes
+        if self.progress:
+            start = self.kept.state.position.tick if self.kept.state.position else 0
+            total = max(self.end - start, 1)
+            self.progress(min(max(piece.last[0] - start, 0), total), total, f"{self.records} records, at tick")
+
+    def _newest(self, found: Iterator[Found]) -> Iterator[Found]:
+        """Give the newest records whose text fits, behind a line that says how many older ones were dropped."""
+        kept: deque[FeedPiece] = deque()
+        reached: FeedReached | None = None
+        gap: Gap | None = None
+        size = 0
+        for one in found:
+            if isinstance(one, FeedReached):
+                reached = one
+                continue
+            kept.append(one)
+            size += one.bytes
+            while size > self.bytes_max and kept:
+                gone, left = _halved(kept.popleft(), size - self.bytes_max)
+                size -= gone.bytes
+                gap = _widened(gap, gone)
+                if left is not None:
+                    kept.appendleft(left)
+        if gap is not None:
+            yield self.reader.renderer.gap(gap, next((piece.layout for piece in kept if piece.layout), None))
+        yield from kept
+        if reached is not None:
+            yield reached
+
+
+def _halved(piece: FeedPiece, surplus: int) -> tuple[FeedPiece, FeedPiece | None]:
+    """Cut the oldest records off a piece, as many as have `surplus` bytes at least; None if nothing is left."""
+    ends = piece.ends
+    count = int(ends.searchsorted(surplus)) + 1
+    if count >= len(ends):
+        return piece, None
+    return piece.part(0, count), piece.part(count)
+
+
+def _widened(gap: Gap | None, gone: FeedPiece) -> Gap:
+    count = len(gone.records)
+    if gap is None:
+        return Gap(count, gone.history, gone.first, gone.last)
+    return replace(gap, dropped=gap.dropped + count, history=gone.history, last=gone.last)
