@@ -121,7 +121,7 @@ def test_streams_are_of_changes_and_open_ended(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.parametrize("change", ["RENAME COLUMN v TO w", "DROP COLUMN v"])
 def test_a_column_that_is_gone_ends_the_stream(spark: SparkSession, tmp_path: Path, change: str) -> None:
-    """`tests/unit/test_stream_columns.py` has all kinds of schema change."""
+    """`tests/unit/reading/test_trace.py` has all kinds of schema change."""
     farm = HandmadeFarm(tmp_path / "farm")
     farm.publish(["CREATE TABLE t (i INTEGER, v VARCHAR)", Rows("t", added=("1, 'a'",))])
     stream = Stream(spark, tmp_path, farm.url)

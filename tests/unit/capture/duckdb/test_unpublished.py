@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from tests.unit.test_master_state import FIRST
+from tests.unit.masters.test_master_state import FIRST
 from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
 from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition, Taken

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.test_pgoutput import Change as RowChange
-from tests.unit.test_pgoutput import begin, commit, message, relation
+from tests.unit.capture.postgres.test_pgoutput import Change as RowChange
+from tests.unit.capture.postgres.test_pgoutput import begin, commit, message, relation
 from wlc.capture.postgres.described import DescribedColumn, DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable
 from wlc.capture.postgres.row_store import RowDatabase

@@ -24,7 +24,7 @@ from wlr.service.metrics import Exposition
 from wlr.service.settings import ServiceOptions
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-CONTRIB = Path(__file__).parents[2] / "contrib"
+CONTRIB = Path(__file__).parents[3] / "contrib"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 

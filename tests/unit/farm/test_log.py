@@ -143,7 +143,7 @@ def test_the_file_is_json_lines_closed_by_the_checksum_of_those_above() -> None:
 
 
 def test_the_specification_shows_the_lines_as_they_are() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
     block = text.partition("```json\n")[2].partition("```")[0].replace("[…]", "[]")
     shown = {kind: content for line in block.splitlines() for kind, content in json.loads(line).items()}
     written = {kind: content for line in encode_batch(BATCH).splitlines() for kind, content in json.loads(line).items()}
@@ -217,7 +217,7 @@ def test_keys_of_several_masters_are_read_as_written() -> None:
 
 
 def test_keys_of_several_masters_are_explained_and_written_only_where_they_are_used() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
     for line in lines_of(SEVERAL):
         for kind, content in line.items():
             assert all(f"`{key}`" in text for key in (kind, *content))

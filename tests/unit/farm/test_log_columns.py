@@ -413,7 +413,7 @@ def test_what_is_not_plain_is_written_in_lines_of_its_own(other: dict[str, Any])
 
 
 def test_the_specification_shows_a_run_as_it_is() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
     (line,) = [line for line in text.splitlines() if line.startswith('{"run":')]
     shown = json.loads(line)["run"]
     assert run_json(list(as_run(shown))) == shown

@@ -81,7 +81,7 @@ def test_this_duckdb_behaves_as_assumed():
 
 
 def test_supported_versions_are_those_that_are_installed_with_us():
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     assert f'"{engine.REQUIREMENT}",' in (root / "pyproject.toml").read_text()
     oldest, before = re.findall(r"[\d.]*\d", engine.REQUIREMENT)
     assert f"DuckDB {oldest} and later, before {before}" == engine.SUPPORTED

@@ -38,7 +38,7 @@ from wlc.farm.model import (
     file_column,
 )
 
-FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
+FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 T, U, V = (Name("main", name) for name in "tuv")
 TABLE = DbObject("TABLE", T)
 

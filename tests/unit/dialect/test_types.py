@@ -212,7 +212,7 @@ def test_every_name_of_a_type_is_known_as_duckdb_shows_it(connection: duckdb.Duc
 
 
 def test_every_row_of_the_table_is_documented_and_tested(connection: duckdb.DuckDBPyConnection) -> None:
-    documented = (Path(__file__).parents[2] / "docs" / "types.md").read_text(encoding="utf-8")
+    documented = (Path(__file__).parents[3] / "docs" / "types.md").read_text(encoding="utf-8")
     shown = {
         "LIST": "`T[]`",
         "ARRAY": "`T[n]`",

@@ -193,7 +193,7 @@ def test_lines_of_every_form_of_toml() -> None:
     assert line_of(lines, ("t", "u v", "missing")) == 6
 
 
-DOCS = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[3] / "docs" / "service.md").read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_docs_can_be_used(tmp_path: Path) -> None:

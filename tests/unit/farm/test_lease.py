@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import wlc
-from tests.unit.test_attaching import farm
+from tests.unit.tiers.test_attaching import farm
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 import cli
 from cli.command import command, explain, new_app, run_app
 from cli.interruption import go_on_until_interrupted
-from cli.output import Value
+from cli.output import Fields, Listing, Value
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 
 
@@ -180,3 +182,70 @@ def test_exit_codes(error, code, capsys) -> None:
     assert "m" in err
     assert "Traceback" not in err
     assert ("defect" in err) == (code == 70)
+
+
+# Log lines ---------------------------------------------------------------------------------------------------------
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+@pytest.fixture
+def copier():
+    app = new_app("Try log lines.", {})
+
+    @command(app, example="x copy --follow")
+    def copy(follow: bool = False):
+        """Copy."""
+        yield Fields({"tick": 0, "rows": 3, "anew": "", "is_paused": False, "note": "two\nlines\x1b[2J"})
+        warnings.warn("late", stacklevel=1)
+        yield Listing(("site", "rows"), [("rome", 2)])
+        raise CorruptError("file f is damaged", hint="wlc verify sales")
+
+    return app
+
+
+def test_changes_warnings_and_errors_are_one_line_each(copier, capsys) -> None:
+    assert run_app(copier, "x", ["copy", "--follow"]) == 6
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [re.sub(f"^{TIME} ", "", line) for line in err.splitlines()]
+    assert lines == [
+        "info copy: tick 0, rows 3, note two lines\\x1b[2J",
+        "warning late",
+        'info copy: rows [{"site": "rome", "rows": 2}]',
+        "error file f is damaged (hint: wlc verify sales)",
+    ]
+
+
+def test_json_lines(copier, capsys) -> None:
+    assert run_app(copier, "x", ["copy", "--follow", "--log-format", "json", "--verbose"]) == 6
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines] == ["info", "warning", "info", "error"]
+    assert all(re.fullmatch(TIME, line["time"]) for line in lines)
+    assert (lines[0]["tick"], lines[0]["rows"], lines[2]["rows"]) == (0, 3, [{"site": "rome", "rows": 2}])
+    assert lines[3]["hint"] == "wlc verify sales"
+    assert "in copy" in lines[3]["traceback"]
+
+
+def test_quiet_leaves_out_what_is_well(copier, capsys) -> None:
+    assert run_app(copier, "x", ["copy", "--follow", "--quiet"]) == 6
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split()[1] for line in err.splitlines()] == ["warning", "error"]
+
+
+def test_json_answers_stay_answers_and_an_unknown_format_is_refused(copier, capsys) -> None:
+    assert run_app(copier, "x", ["copy", "--follow", "--json"]) == 6
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["rows"] == 3
+    assert run_app(copier, "x", ["copy", "--follow", "--log-format", "xml"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: there is no log format 'xml'\nhint: --log-format text, or --log-format json\n"
+    )
+
+
+def test_without_follow_nothing_is_a_log(copier, capsys) -> None:
+    assert run_app(copier, "x", ["copy"]) == 6
+    out, err = capsys.readouterr()
+    assert out.startswith("tick ")
+    assert err == "warning: late\nerror: file f is damaged\nhint: wlc verify sales\n"

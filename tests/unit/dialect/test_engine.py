@@ -323,7 +323,7 @@ def test_conditions_of_readers_must_not_vary(place: str) -> None:
 
 
 def test_only_one_file_asks_for_duckdb_s_own_functions_and_settings() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     listing = re.compile(
         r"FROM duckdb_(functions|types|settings)\((?!.{0,120}(NOT internal|USER\}|WHERE database_name = ))|\bstability\b",
         re.DOTALL,
