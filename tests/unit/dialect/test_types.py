@@ -282,20 +282,8 @@ def test_variant_refuses_what_parquet_cannot_hold(connection: duckdb.DuckDBPyCon
 @pytest.mark.parametrize(
     "declared",
     [
-        *(
-            "BOOLEAN",
-            "BIGINT",
-            "UBIGINT",
-            "DECIMAL(18,3)",
-            "DOUBLE",
-            "VARCHAR",
-            "BLOB",
-            "UUID",
-            "DATE",
-            "TIMESTAMP",
-            "JSON",
-        ),
-        *("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS", "TIME_NS", 'STRUCT("a b" INTEGER[], c MAP(VARCHAR, DATE))'),
+        *"BOOLEAN BIGINT UBIGINT DECIMAL(18,3) DOUBLE VARCHAR BLOB UUID DATE TIMESTAMP JSON TIMESTAMPTZ_NS TIME_NS".split(),
+        *("TIMESTAMP WITH TIME ZONE", 'STRUCT("a b" INTEGER[], c MAP(VARCHAR, DATE))'),
     ],
 )
 def test_ordinary_types_cost_nothing(declared: str) -> None:
@@ -312,28 +300,8 @@ def test_expressions_take_another_value_than_the_column() -> None:
 @pytest.mark.parametrize(
     "declared",
     [
-        *(
-            "",
-            "mood",
-            "INET",
-            "TYPE",
-            "DECIMAL(1",
-            "DECIMAL(x)",
-            "UNION",
-            "STRUCT(a)",
-            "INTEGER[x]",
-            "INTEGER)",
-            "INTEGER[3",
-        ),
-        *(
-            "VARCHAR) FROM secrets --",
-            "ENUM('a', b)",
-            "ENUM()",
-            "INTEGER(5)",
-            "MAP(INTEGER, INTEGER, INTEGER)",
-            "'x'",
-            "'",
-        ),
+        *"mood INET TYPE DECIMAL(1 DECIMAL(x) UNION STRUCT(a) INTEGER[x] INTEGER) INTEGER[3 ENUM() INTEGER(5) 'x' '".split(),
+        *("", "VARCHAR) FROM secrets --", "ENUM('a', b)", "MAP(INTEGER, INTEGER, INTEGER)"),
         *("MAP(INTEGER)", "TUPLE", "INTEGER[-1]"),
     ],
 )

@@ -64,26 +64,6 @@ def test_what_is_written_is_read(
     assert decode_config(encode_config(config), "x") == config
 
 
-@given(st.data())
-def test_damage_is_corrupt_and_nothing_else(data: st.DataObject) -> None:
-    content = bytearray(encode_config(CONFIG))
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    content = content[: data.draw(st.integers(0, len(content)))]
-    said = "farm/sales/wlc.config"
-    try:
-        decode_config(bytes(content), said)
-    except CorruptError as error:
-        said = error.message
-    assert "farm/sales/wlc.config" in said
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_config_or_corrupt(content: bytes) -> None:
-    with pytest.raises(CorruptError, match=r"wlc\.config is damaged"):
-        decode_config(content, "wlc.config")
-
-
 def test_every_truncation_is_corrupt() -> None:
     content = encode_config(CONFIG)
     for length in range(len(content)):

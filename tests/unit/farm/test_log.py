@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch
@@ -27,7 +25,6 @@ from wlc.farm.model import (
     Layout,
     Name,
     Origin,
-    Record,
     RowsRead,
     RowsRefreshed,
     SequencePosition,
@@ -154,62 +151,6 @@ def test_the_specification_shows_the_lines_as_they_are() -> None:
         assert all(f"`{key}`" in text for key in written[kind])
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-nonempty = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-table_names = st.builds(Name, nonempty, nonempty)
-times = st.datetimes(timezones=st.just(UTC))
-counts = st.integers(0, 2**40)
-columns = st.builds(Column, nonempty, texts, st.booleans(), st.none() | texts, st.none() | texts)
-layouts = st.lists(columns, min_size=1, max_size=4, unique_by=lambda column: column.name).map(
-    lambda found: Layout(tuple(found), (found[0].name,))
-)
-other_records = st.one_of(
-    st.builds(
-        Ddl,
-        texts,
-        table_names,
-        texts,
-        st.lists(texts, min_size=1, max_size=3).map(tuple),
-        texts,
-        st.none() | layouts,
-        settings=st.dictionaries(texts, texts, max_size=2).map(lambda found: tuple(sorted(found.items()))),
-    ),
-    st.builds(Clear, table_names, counts),
-    st.builds(SequencePosition, table_names, st.integers(-(2**63), 2**63 - 1)),
-)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> Batch:
-    number = draw(st.integers(1, 10**12 - 1))
-    ticks = sorted(draw(st.sets(st.integers(1, 10**12 - 1), min_size=1, max_size=5)))
-    names = draw(st.lists(table_names, max_size=3))
-    rows = [0] * len(names)
-    transactions = []
-    for tick in ticks:
-        records: list[Record] = draw(st.lists(other_records, max_size=3))
-        for index, table in enumerate(names):
-            if draw(st.booleans()):
-                added, removed = draw(counts), draw(counts)
-                rows[index] += added + removed
-                records.append(Change(table, f"db_{number:012d}.d/{index}.parquet", added, removed))
-        committed = draw(times) if records else draw(st.none() | times)
-        origin = draw(st.none() | st.builds(Origin, st.just("o"), st.integers(1, 10**12 - 1)))
-        transactions.append(Transaction(tick, draw(texts), draw(times), committed, tuple(records), origin))
-    files = tuple(
-        TableFile(DataFile(f"db_{number:012d}.d/{index}.parquet", rows[index], draw(counts), "a" * 64), table, layout)
-        for index, table in enumerate(names)
-        for layout in [draw(layouts)]
-    )
-    return Batch("db", number, "h", ticks[0], ticks[-1], "", draw(texts), tuple(transactions), files, {"h": ticks[-1]})
-
-
-@pytest.mark.slow
-@given(batches())
-def test_any_batch_is_read_as_written(batch: Batch) -> None:
-    assert decode_batch(encode_batch(batch), "x") == batch
-
-
 def test_keys_of_several_masters_are_read_as_written() -> None:
     read = decode_batch(encode_batch(SEVERAL), "x")
     assert read == SEVERAL
@@ -234,28 +175,6 @@ def test_info_is_ignored_and_every_other_unknown_key_is_refused(batch: Batch) ->
         assert decode_batch(sealed(lines), "x") == batch
         lines[index] = {kind: {**content, "later": 1}}
         with pytest.raises(CorruptError, match=f"line {index + 1}: key 'later' is unknown|key 'later' is unknown"):
-            decode_batch(sealed(lines), "x")
-
-
-def nested(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where objects lie inside a line, below the line's own."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = [place for key, inner in items for place in nested(inner, (*path, key))]
-    return [*found, path] if isinstance(value, dict) and len(path) > 1 else found
-
-
-def test_unknown_keys_are_refused_inside_lines_as_well() -> None:
-    places = [(index, *place) for index, line in enumerate(lines_of(SEVERAL)) for place in nested(line)]
-    assert len(places) > 8
-    for place in places:
-        if place[-1] == "vector":
-            continue  # Its keys are ids of histories.
-        lines = lines_of(SEVERAL)
-        content: Any = lines
-        for key in place:
-            content = content[key]
-        content["info"] = 1
-        with pytest.raises(CorruptError, match="key 'info' is unknown"):
             decode_batch(sealed(lines), "x")
 
 
@@ -296,49 +215,6 @@ def test_every_changed_byte_is_corrupt() -> None:
             damaged[index] ^= bit
             with pytest.raises(CorruptError):
                 decode_batch(bytes(damaged), "x")
-
-
-@given(st.data())
-def test_any_damage_is_corrupt(data: st.DataObject) -> None:
-    content = encode_batch(BATCH)
-    start = data.draw(st.integers(0, len(content)))
-    end = data.draw(st.integers(start, len(content)))
-    damaged = content[:start] + data.draw(st.binary(max_size=30)) + content[end:]
-    if damaged != content:
-        with pytest.raises(CorruptError):
-            decode_batch(damaged, "x")
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_corrupt_even_with_a_right_checksum(body: bytes) -> None:
-    with pytest.raises(CorruptError):
-        decode_batch(body, "x")
-    body += b"\n"
-    with pytest.raises(CorruptError):
-        decode_batch(body + b'{"sha256":"' + checksum(body).encode() + b'"}\n', "x")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.data())
-def test_a_forged_value_is_corrupt_or_a_value_that_can_be_written_again(data: st.DataObject) -> None:
-    lines = lines_of(BATCH)
-    content = next(iter(lines[data.draw(st.integers(0, len(lines) - 1))].values()))
-    key = data.draw(st.sampled_from(sorted(content)))
-    while isinstance(content[key], dict | list) and content[key] and data.draw(st.booleans()):
-        content = content[key]
-        key = data.draw(st.sampled_from(sorted(content) if isinstance(content, dict) else range(len(content))))
-    content[key] = data.draw(json_values)
-    try:
-        batch = decode_batch(sealed(lines), "x")
-    except CorruptError:
-        return
-    assert decode_batch(encode_batch(batch), "x") == batch
 
 
 def at(index: int, kind: str, key: str, value: object) -> Callable[[list[Any]], None]:
@@ -392,17 +268,17 @@ def test_forgeries_are_named_with_their_line(change: Callable[[list[Any]], None]
 
 
 @pytest.mark.parametrize(
-    "line", [b"[" * 100_000, b'{"begin":{"tick":1' + b"0" * 9999 + b"}}", b'{"begin":{"tick":NaN}}']
+    "line",
+    [
+        b"[" * 100_000,
+        b'{"begin":{"tick":1' + b"0" * 9999 + b"}}",
+        b'{"begin":{"tick":NaN}}',
+        b'{"begin":{"tick":8,"user":"\\udc00","started":"2026-11-20T10:00:00.000001Z"}}',
+    ],
 )
-def test_hostile_json_is_corrupt(line: bytes) -> None:
+def test_hostile_json_and_half_a_surrogate_pair_are_corrupt(line: bytes) -> None:
     body = encode_batch(BATCH).split(b"\n")[0] + b"\n" + line + b"\n"
     with pytest.raises(CorruptError, match="line 2"):
-        decode_batch(body + b'{"sha256":"' + checksum(body).encode() + b'"}\n', "x")
-
-
-def test_half_a_surrogate_pair_is_corrupt() -> None:
-    body = b"\n".join(encode_batch(BATCH).split(b"\n")[:-2]).replace(b'"bob"', b'"\\udc00"') + b"\n"
-    with pytest.raises(CorruptError, match="line 9"):
         decode_batch(body + b'{"sha256":"' + checksum(body).encode() + b'"}\n', "x")
 
 

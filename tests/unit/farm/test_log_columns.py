@@ -25,25 +25,20 @@ from wlc.farm.model import (
     Layout,
     Name,
     Origin,
-    Position,
     Record,
     TableFile,
     Transaction,
 )
 from wlc.farm.seal.checksum import checksum
-from wlr.replay.plan.bounds import Stop
-from wlr.replay.plan.log_steps import Limits, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wlr.replay.plan.step import Step
 
 LAYOUT = Layout((Column("id", "BIGINT"),))
 TABLES = [Name("main", "orders_1"), Name("main", "orders_2"), Name("main", "ünïcode"), Name("a b", "t")]
 PATHS = [f"sales_000000000007.d/{number}.parquet" for number in range(len(TABLES))]
 COUNT = 1_500
-START = Position("h", 0)
 
 
 def plain(count: int = COUNT, first: int = 5, seed: int = 1) -> list[Transaction]:
@@ -215,51 +210,6 @@ def test_others_are_woven_in_by_their_ticks(share: int) -> None:
     others = everything[::share] if share else []
     rest = [each for each in everything if each not in others]
     assert list(Transactions(Transactions(rest).columns()).woven(others)) == everything
-
-
-def steps_of(batch: Batch, transactions: object, **options: object) -> list[Step]:
-    return list(cut([(replace(batch, transactions=transactions), "c")], START, **options))  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"stop": Stop()},
-        {"stop": Stop(tick=9_000)},
-        {"stop": Stop(until=datetime(2025, 12, 31, 23, 59, 55, tzinfo=UTC))},
-        {"stop": Stop(), "limits": Limits(rows=4_000)},
-        {"stop": Stop(), "limits": Limits(transactions=333)},
-        {"stop": Stop(), "limits": Limits(files=2)},
-        {"stop": Stop(), "limits": Limits(rows=900)},
-        {"stop": Stop(), "skipped": frozenset({5, 5000, 2**40}), "alone": 7000},
-    ],
-)
-def test_steps_are_the_same(options: dict[str, Any]) -> None:
-    ticks = [transaction.tick for transaction in plain(4_000)]
-    if skipped := options.get("skipped"):
-        options = options | {"skipped": skipped | {ticks[800], ticks[801], ticks[2400]}, "alone": ticks[3321]}
-    written = batch_of(odd_ones(plain(4_000)))
-    if "limits" in options:
-        written = replace(written, transactions=written.transactions[:2480])
-    read = decode_batch(encode_batch(batch_of(odd_ones(plain(4_000)))), "x")
-    ours = steps_of(read, read.transactions[: len(written.transactions)], **options)
-    theirs = steps_of(written, written.transactions, **options)
-    assert len(ours) == len(theirs) >= 1
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one.first, one.last, one.position, one.clock) == (other.first, other.last, other.position, other.clock)
-        assert (one.marks, one.files, one.catalog, one.skipped) == (
-            other.marks,
-            other.files,
-            other.catalog,
-            other.skipped,
-        )
-        assert (one.rows, len(one.applied)) == (other.rows, len(other.applied))
-        assert one.actions() == other.actions()
-        assert list(one.transactions) == list(other.transactions)
-    if len(ours[0].transactions) > 1:
-        for one, other in zip(ours[0].halves(), theirs[0].halves(), strict=True):
-            assert (one.first, one.last, one.actions()) == (other.first, other.last, other.actions())
 
 
 def run_of(**changed: Any) -> dict[str, Any]:

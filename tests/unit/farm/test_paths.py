@@ -55,7 +55,7 @@ def test_other_places_are_not_the_folder_of_a_site(path: str) -> None:
     assert (paths.site_folder("oslo"), paths.site_folder("oslo", 2)) == ("sites/oslo", "sites/oslo-2")
 
 
-@given(names, st.text(max_size=60))
+@given(names, st.text(max_size=60) | st.sampled_from(["sales_000000000001", "replicas/a.json", "replicas/../a.json"]))
 def test_what_is_parsed_is_formatted_back(name: str, text: str) -> None:
     for path in (text, f"{name}_{text}", f"{name}_000000000001.d/{text}", f"snapshots/{text}"):
         if (number := paths.parse_log_path(name, path)) is not None:
@@ -64,6 +64,10 @@ def test_what_is_parsed_is_formatted_back(name: str, text: str) -> None:
             assert paths.data_path(name, *parsed) == path
         if (tick := paths.parse_snapshot_folder(path)) is not None:
             assert paths.snapshot_folder(tick) == path
+    if (tick := paths.parse_manifest_path(text)) is not None:
+        assert paths.manifest_path(tick) == text
+    if (replica := paths.parse_replica_path(text)) is not None:
+        assert paths.replica_path(replica) == text
 
 
 def test_paths_look_as_the_format_says() -> None:
