@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from tests import engine_catalogs
+from tests.sampling import sampled
 from wlc.capture.duckdb import acceptance
 from wlc.capture.duckdb.acceptance import RowRule
 from wlc.dialect.duckdb import catalog, engine, expressions
@@ -148,33 +149,30 @@ def _calls(name: str, overload: engine.Overload) -> str:
 def test_every_overload_is_judged_by_itself(judge: Judge) -> None:
     """Refused are those that DuckDB marks, that time zones decide about, or that are listed; all others are not."""
     wrong, taken, judged = [], [], 0
-    for name, overloads in engine.functions().items():
-        for overload in overloads:
-            expression = f"{_calls(name, overload)} IS NULL"
-            if overload.kind != "scalar" or name in ("error", "nextval", "currval") or not judge.binds(expression):
-                continue
-            judged += 1
-            varies = not overload.is_consistent or expressions.varies(name, len(overload.parameters))
-            is_refused = (
-                varies
-                or engine.is_zoned((*overload.parameters, overload.returned))
-                or name in engine.ORDERED_BY_SETTINGS
-            )
-            cause = judge.cause(expression)
-            if bool(cause) != is_refused:
-                wrong.append((expression, overload, cause))
-            if not cause:
-                taken.append(expression)
+    listed = [(name, each) for name, overloads in engine.functions().items() for each in overloads]
+    for name, overload in sampled(listed, len(listed) // 3):
+        expression = f"{_calls(name, overload)} IS NULL"
+        if overload.kind != "scalar" or name in ("error", "nextval", "currval") or not judge.binds(expression):
+            continue
+        judged += 1
+        varies = not overload.is_consistent or expressions.varies(name, len(overload.parameters))
+        is_zoned = engine.is_zoned((*overload.parameters, overload.returned))
+        cause = judge.cause(expression)
+        if bool(cause) != (varies or is_zoned or name in engine.ORDERED_BY_SETTINGS):
+            wrong.append((expression, overload, cause))
+        if not cause:
+            taken.append(expression)
     assert not wrong
     judge.refuse(*taken)
-    assert judged > 1000
+    assert judged > 300
 
 
 @pytest.mark.slow
 def test_operators_of_every_two_types(judge: Judge) -> None:
     """A comparison of two values of one type looks at them; an operator that computes with a zoned one needs a zone."""
     wrong, taken, judged = [], [], 0
-    for left, right in itertools.product((*OPERANDS, *ZONED), repeat=2):
+    pairs = list(itertools.product((*OPERANDS, *ZONED), repeat=2))
+    for left, right in sampled(pairs, len(pairs) // 3):
         for operator in OPERATORS:
             expression = f"({quote(left)} {operator} {quote(right)}) IS NULL"
             if not judge.binds(expression):
@@ -190,7 +188,7 @@ def test_operators_of_every_two_types(judge: Judge) -> None:
                 taken.append(expression)
     assert not wrong
     judge.refuse(*taken)
-    assert judged > 300
+    assert judged > 100
 
 
 @pytest.mark.parametrize("place", PLACES)

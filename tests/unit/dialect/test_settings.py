@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 import wlc
+from tests.sampling import sampled
 from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.settings import MEANING, REFUSED, applied, held, is_allowed, of_session, search_path_sql
 from wlc.dialect.types import parse
@@ -150,16 +151,15 @@ def test_switches_without_meaning_change_nothing() -> None:
         found = dict(connection.execute("SELECT name, value FROM duckdb_settings(include_all := true)").fetchall())
         switches = {name: {"true": "false", "false": "true"}.get(str(value), "") for name, value in found.items()}
         tried = 0
-        for name in WITHOUT_MEANING - NOT_TRIED:
-            if not switches[name]:
-                continue
+        names = sorted(name for name in WITHOUT_MEANING - NOT_TRIED if switches[name])
+        for name in sampled(names, len(names) // 3):
             try:
                 connection.execute(f"SET GLOBAL {name} = '{switches[name]}'")
             except duckdb.Error:
                 continue
             assert made(((name, switches[name]),)) == expected, name
             tried += 1
-    assert tried > 20
+    assert tried > 8
 
 
 @pytest.mark.parametrize(
@@ -207,21 +207,17 @@ def test_a_session_has_its_settings_as_before_and_inherits_what_it_inherited(nam
         assert value(connection) == (OTHER[name] if scope == "SESSION" else MEANING[name])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scope", ["SESSION", "GLOBAL"])
-@pytest.mark.parametrize("name", ["default_collation", "error_on_division_by_zero", "ieee_floating_point_ops"])
-def test_a_captured_insert_leaves_the_settings_of_the_session(tmp_path: Path, name: str, scope: str) -> None:
-    wlc.master(
-        tmp_path / "s.duckdb", farm="memory://settings", name=f"{name}-{scope.lower()}", beat_s=3600, create=True
-    )
+def test_a_captured_insert_leaves_the_settings_of_the_session(tmp_path: Path) -> None:
+    wlc.master(tmp_path / "s.duckdb", farm="memory://settings", name=tmp_path.name, beat_s=3600, create=True)
+    listed = "SELECT value, scope FROM duckdb_settings(include_all := true) WHERE name = ?"
     with wlc.connect(tmp_path / "s.duckdb") as connection:
         connection.execute("CREATE TABLE t (s VARCHAR, n INTEGER, CHECK (n > 0))")
-        connection.execute(f"SET {scope} {name} = '{OTHER[name]}'")
-        listed = "SELECT value, scope FROM duckdb_settings(include_all := true) WHERE name = ?"
-        before = connection.execute(listed, [name]).fetchall()
-        connection.execute("INSERT INTO t VALUES ('a', 1)")
-        assert connection.execute(listed, [name]).fetchall() == before
-        assert before == [(OTHER[name], {"SESSION": "LOCAL"}.get(scope, scope))]
+        for name in ("default_collation", "error_on_division_by_zero", "ieee_floating_point_ops"):
+            for scope, shown in (("SESSION", "LOCAL"), ("GLOBAL", "GLOBAL")):
+                connection.execute(f"SET {scope} {name} = '{OTHER[name]}'")
+                connection.execute("INSERT INTO t VALUES ('a', 1)")
+                assert connection.execute(listed, [name]).fetchall() == [(OTHER[name], shown)]
+                connection.execute(f"RESET {scope} {name}")
 
 
 def test_settings_are_taken_back_after_a_statement_that_failed() -> None:

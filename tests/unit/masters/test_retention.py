@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -41,64 +41,70 @@ def replica(name: str, batch: int | None, silent_days: float = 0) -> Replica:
     return Replica(name, f"/data/{name}", position, NOW, NOW - timedelta(days=silent_days), "host", "ann")
 
 
-def test_without_a_snapshot_everything_stays() -> None:
-    decided = decide([], range(1, 9), [], NOW)
-    assert decided.delete_batches == decided.delete_snapshots == ()
-    assert "wlc snapshot" in decided.reasons[0]
+def arrived(batch: int, minutes: float) -> SnapshotPoint:
+    return replace(snapshot(batch), arrived=NOW - timedelta(minutes=minutes))
 
 
-def test_what_is_older_than_the_newest_snapshot_goes() -> None:
-    decided = decide([snapshot(0), snapshot(3), snapshot(6)], range(1, 9), [], NOW)
-    assert decided.delete_batches == (1, 2, 3, 4, 5)
-    assert decided.keep_batches == (6, 7, 8)
-    assert decided.delete_snapshots == (0, 30)
-    assert decided.keep_snapshots == (60,)
+HOUR = timedelta(hours=1)
+SILENT = [replica("dead", 2, 7.01), replica("never", None, 8), replica("late", 5, 6.99)]
+AGED = [snapshot(0, 30), snapshot(3, 10), snapshot(6, 1)]
+ARRIVED = [arrived(2, 300), arrived(4, 90), arrived(6, 59), arrived(8, 1)]
+KINDS = [replace(replica(kind, 4), kind=kind) for kind in ("replica", "relay", "site", "feed")]
 
 
-def test_a_snapshot_at_the_end_keeps_the_last_batch() -> None:
-    assert decide([snapshot(8)], range(1, 9), [], NOW).keep_batches == (8,)
+@pytest.mark.parametrize(
+    "starts, registered, options, first, gone, said",
+    [
+        pytest.param([], [], {}, 1, (), "wlc snapshot", id="without a snapshot everything stays"),
+        pytest.param([snapshot(0), snapshot(3), snapshot(6)], [], {}, 6, (0, 30), "", id="before the newest snapshot"),
+        pytest.param([snapshot(9)], [], {}, 9, (), "", id="a snapshot at the end keeps the last batch"),
+        pytest.param(
+            [snapshot(6)], [replica("slow", 4), replica("fast", 8)], {}, 4, (), "replica slow (/data/slow) is at tick 40", id="what a live replica needs"
+        ),
+        pytest.param([snapshot(6)], SILENT, {}, 5, (), "replica dead (/data/dead of ann on host) was last heard of", id="who is silent"),
+        pytest.param([snapshot(6)], SILENT, {"deadline": timedelta(days=30)}, 1, (), "", id="who may be silent for longer"),
+        pytest.param(AGED, [], {"reach": NOW - timedelta(days=5)}, 3, (0,), "", id="what is needed to go back"),
+        pytest.param(AGED, [], {"reach": NOW - timedelta(days=99)}, 1, (), "", id="to go back to the beginning"),
+        pytest.param([snapshot(0), snapshot(8)], [replica("a", 8)], {"windows": {"a": 3, "gone": 1}}, 3, (0,), "between this site and a are judged by log files from batch 3 on", id="what judges a site that has read it"),
+        pytest.param([snapshot(8)], [replica("a", 8)], {"windows": {"a": 9}}, 8, (), "", id="a window that is over"),
+        pytest.param([snapshot(8)], [replica("a", 8, 99)], {"windows": {"a": 3}}, 8, (), "", id="a window of who is silent"),
+        pytest.param(ARRIVED, [], {"keep_for": HOUR}, 4, (20,), "the snapshot at tick 80 is less than 1:00:00 old", id="the newest snapshot an hour ago, with all after it"),
+        # Whoever listed the snapshots within the last hour begins with one that stays.
+        pytest.param(ARRIVED[2:], [], {"keep_for": HOUR}, 6, (), "", id="younger than an hour"),
+        pytest.param(ARRIVED, [], {}, 8, (20, 40, 60), "", id="whatever their age"),
+        pytest.param([snapshot(6)], children([replace(replica("below", 1), upstream="relay"), *KINDS]), {}, 4, (), "", id="children of every kind, not theirs"),
+    ],
+)  # fmt: skip
+def test_what_is_kept(
+    starts: list[SnapshotPoint],
+    registered: list[Replica],
+    options: dict[str, Any],
+    first: int,
+    gone: tuple[int, ...],
+    said: str,
+) -> None:
+    decided = decide(starts, range(1, 10), registered, NOW, **options)
+    assert decided.keep_batches == tuple(range(first, 10))
+    assert decided.delete_batches == tuple(range(1, first))
+    assert decided.delete_snapshots == gone
+    assert any(said in reason for reason in decided.reasons)
+    assert not set(gone) & set(decided.keep_snapshots)
 
 
-def test_a_live_replica_keeps_what_it_needs() -> None:
-    decided = decide([snapshot(6)], range(1, 9), [replica("slow", 4), replica("fast", 8)], NOW)
-    assert decided.delete_batches == (1, 2, 3)
-    assert [holding.id for holding in decided.holding] == ["slow"]
-    assert "replica slow (/data/slow) is at tick 40" in decided.reasons[1]
-
-
-def test_what_judges_a_site_stays_although_the_site_has_read_it() -> None:
-    decision = decide([snapshot(0), snapshot(8)], range(1, 10), [replica("a", 8)], NOW, windows={"a": 3, "gone": 1})
-    assert decision.delete_batches == (1, 2)
-    assert "changes between this site and a are judged by log files from batch 3 on" in decision.reasons[1]
-    assert decide([snapshot(0), snapshot(8)], range(1, 10), [replica("a", 8)], NOW, windows={"a": 9}).keep_batches == (
-        8,
-        9,
-    )
-    overdue = decide([snapshot(0), snapshot(8)], range(1, 10), [replica("a", 8, 99)], NOW, windows={"a": 3})
-    assert overdue.keep_batches == (8, 9)
+def test_who_holds_and_who_is_given_up_is_named_with_its_bytes() -> None:
+    live = [replica("slow", 4), replica("slower", 2), replica("fast", 8)]
+    decided = decide([snapshot(0), snapshot(6)], range(1, 9), live, NOW)
+    assert [holding.id for holding in decided.holding] == ["slow", "slower"]
+    assert held_bytes(decided, {number: 10**number for number in range(1, 9)}) == {"slow": 110_000, "slower": 111_100}
+    silent = decide([snapshot(6)], range(1, 9), SILENT, NOW)
+    assert [overdue.id for overdue in silent.overdue] == ["dead", "never"]
+    assert any("dead" in reason and "7 days ago" in reason for reason in silent.reasons)
 
 
 def test_a_replica_never_heard_of_is_not_taken_for_caught_up() -> None:
     decided = decide([snapshot(6)], range(1, 9), [replica("new", None)], NOW)
     assert decided.delete_batches == ()
     assert "never told how far it is" in decided.reasons[1]
-
-
-def test_a_silent_replica_is_named_and_holds_nothing_back() -> None:
-    silent = [replica("dead", 2, silent_days=7.01), replica("never", None, silent_days=8), replica("late", 5, 6.99)]
-    decided = decide([snapshot(6)], range(1, 9), silent, NOW)
-    assert decided.delete_batches == (1, 2, 3, 4)
-    assert [overdue.id for overdue in decided.overdue] == ["dead", "never"]
-    assert any("dead" in reason and "7 days ago" in reason for reason in decided.reasons)
-    assert decide([snapshot(6)], range(1, 9), silent, NOW, timedelta(days=30)).delete_batches == ()
-
-
-def test_reach_keeps_what_is_needed_to_go_back() -> None:
-    starts = [snapshot(0, age_days=30), snapshot(3, age_days=10), snapshot(6, age_days=1)]
-    decided = decide(starts, range(1, 9), [], NOW, reach=NOW - timedelta(days=5))
-    assert decided.delete_snapshots == (0,)
-    assert decided.delete_batches == (1, 2)
-    assert decide(starts, range(1, 9), [], NOW, reach=NOW - timedelta(days=99)).delete_batches == ()
 
 
 @given(
@@ -149,6 +155,12 @@ def test_replicas_register_again_and_again(database: FarmDatabase) -> None:
     assert [known.id for known in replicas(database)] == ["a"]
     with pytest.raises(InvalidError):
         register(database, replica("../b", 1))
+    publish(database, 4)
+    take(database, 3)
+    database.store.create("replicas/c.json", b"{}")
+    with pytest.raises(CorruptError, match=r"replicas/c\.json"):
+        prune(database, now=NOW)
+    assert database.batch_numbers() == [1, 2, 3, 4]
 
 
 def test_a_damaged_registration_is_named(database: FarmDatabase) -> None:
@@ -254,15 +266,6 @@ def test_the_announcement_of_a_process_that_died_is_forgotten_after_a_day(databa
     assert [window.tick for window in announced_windows(database)] == [70]
 
 
-def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) -> None:
-    publish(database, 4)
-    take(database, 3)
-    database.store.create("replicas/a.json", b"{}")
-    with pytest.raises(CorruptError, match=r"replicas/a\.json"):
-        prune(database, now=NOW)
-    assert database.batch_numbers() == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(
     "forge",
     [
@@ -320,45 +323,9 @@ def test_a_snapshot_that_begins_a_history_is_one_of_the_masters(database: FarmDa
     assert prune(database, now=NOW).delete_snapshots == (20,)
 
 
-def arrived(batch: int, minutes: float) -> SnapshotPoint:
-    return replace(snapshot(batch), arrived=NOW - timedelta(minutes=minutes))
-
-
-def test_what_was_the_newest_snapshot_an_hour_ago_stays_with_all_after_it() -> None:
-    starts = [arrived(2, 300), arrived(4, 90), arrived(6, 59), arrived(8, 1)]
-    decided = decide(starts, range(1, 10), [], NOW, keep_for=timedelta(hours=1))
-    assert (decided.delete_snapshots, decided.delete_batches) == ((20,), (1, 2, 3))
-    assert "the snapshot at tick 80 is less than 1:00:00 old" in decided.reasons[1]
-    # Whoever listed the snapshots within the last hour begins with one that stays.
-    assert decide(starts[2:], range(1, 10), [], NOW, keep_for=timedelta(hours=1)).delete_snapshots == ()
-    assert decide(starts, range(1, 10), [], NOW).delete_snapshots == (20, 40, 60)
-
-
-def test_pruning_waits_for_children_of_every_kind_and_not_for_their_children() -> None:
-    below = replace(replica("below", 1), upstream="relay")
-    kinds = [replace(replica(kind, 4), kind=kind) for kind in ("replica", "relay", "site", "feed")]
-    known = children([below, *kinds])
-    decided = decide([snapshot(6)], range(1, 9), known, NOW)
-    assert decided.delete_batches == (1, 2, 3)
-    assert {holding.id for holding in decided.holding} == {"replica", "relay", "site", "feed"}
-
-
-def test_what_each_child_holds_back_is_counted_in_bytes() -> None:
-    starts, live = [snapshot(0), snapshot(6)], [replica("slow", 4), replica("slower", 2), replica("fast", 8)]
-    decided = decide(starts, range(1, 9), live, NOW)
-    sizes = {number: 10**number for number in range(1, 9)}
-    assert held_bytes(decided, sizes) == {"slow": 110_000, "slower": 111_100}
-
-
-def test_the_deadline_names_whom_it_gives_up() -> None:
-    decided = decide([snapshot(6)], range(1, 9), [replica("gone", 1, silent_days=8)], NOW)
-    assert decided.delete_batches == (1, 2, 3, 4, 5)
-    assert [overdue.id for overdue in decided.overdue] == ["gone"]
-    assert "replica gone (/data/gone of ann on host) was last heard of" in decided.reasons[-1]
-
-
+@pytest.mark.parametrize("moment", ["while the log is listed", "after the decision"])
 def test_a_child_that_registers_while_a_prune_runs_is_safe(
-    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch
+    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     publish(database, 8)
     take(database, 6)
@@ -368,25 +335,19 @@ def test_a_child_that_registers_while_a_prune_runs_is_safe(
         register(self, replica("new", 2))
         return numbers(self, after)
 
-    monkeypatch.setattr(FarmDatabase, "batch_numbers", listed)
-    told = prune(database, now=NOW)
-    assert (told.delete_batches, [holding.id for holding in told.holding]) == ((1,), ["new"])
-    assert told.held_bytes["new"] > 0
-
-
-def test_a_child_that_registers_after_the_decision_is_safe(
-    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(database, 8)
-    take(database, 6)
-
     def read_late(found: FarmDatabase) -> list[Replica]:
         known = replicas(found)
         register(found, replica("new", 2))
         return known
 
-    monkeypatch.setattr("wlc.masters.prune.replicas", read_late)
-    assert prune(database, now=NOW).delete_batches == (1,)
+    if moment == "after the decision":
+        monkeypatch.setattr("wlc.masters.prune.replicas", read_late)
+        assert prune(database, now=NOW).delete_batches == (1,)
+    else:
+        monkeypatch.setattr(FarmDatabase, "batch_numbers", listed)
+        told = prune(database, now=NOW)
+        assert (told.delete_batches, [holding.id for holding in told.holding]) == ((1,), ["new"])
+        assert told.held_bytes["new"] > 0
     assert database.batch_numbers() == [2, 3, 4, 5, 6, 7, 8]
 
 
