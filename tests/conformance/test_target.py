@@ -204,6 +204,7 @@ def test_only_tables_that_fit_a_pattern(kind: Kind, farm: HandmadeFarm, into: st
     farm.publish([KEYED], ["CREATE TABLE u (a INTEGER)", "CREATE SCHEMA s", "CREATE TABLE s.t (a INTEGER)"])
     farm.publish([Rows("t", rows(1)), Rows("u", ("1",))])
     wlr.replicate(farm.url, into=into, tables=["main.t"], engine="local")
+    assert kind.held(into) == {"main.t": in_t((1, "a"))}
     farm.publish(["ALTER TABLE u ADD COLUMN b INTEGER", "ALTER TABLE s.t ADD COLUMN b INTEGER", "DROP TABLE s.t"])
     farm.publish([Rows("u", ("2, 2",)), Rows("t", rows(2))])
     assert wlr.replicate(into=into, engine="local").tick == 5

@@ -9,7 +9,6 @@ import duckdb
 import pytest
 
 from wlc.dialect.duckdb.lexer import Token, numbered, tokens, unquoted, words
-from wlr.engine.postgres.translate import StatementReader
 
 PIECES = (
     "a b_1 'x' 'it''s' \"Q\" \"q\"\"q\" $1 ? ?2 ( ) , . 1.5 é 'ü' \"É\" SELECT update [ ] { } :: ->> $$z'$$ 1e5 ; € \\ '"
@@ -67,15 +66,3 @@ def test_numbered_markers_keep_their_numbers() -> None:
 )
 def test_unquoted(text: str, name: str) -> None:
     assert unquoted(text) == name
-
-
-def test_reader() -> None:
-    reader = StatementReader("CREATE TABLE s.\"T\" (é VARCHAR DEFAULT ',(', b INTEGER[] CHECK (b[1:2] IS NULL));")
-    assert reader.take("CREATE", "TABLE")
-    assert reader.path() == ("s", "T")
-    assert reader.items() == ["é VARCHAR DEFAULT ',('", "b INTEGER[] CHECK (b[1:2] IS NULL)"]
-    assert reader.is_done
-    with pytest.raises(ValueError, match="is not closed"):
-        StatementReader("(a, (b)").items()
-    with pytest.raises(ValueError, match="no name"):
-        StatementReader("'text'").name()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -13,9 +13,6 @@ import wlr
 from wlc.farm.errors import InvalidError
 from wlc.farm.store import open_store
 from wlr.engine.adapters import locate, target_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_password_is_in_no_text_of_it() -> None:
@@ -59,3 +56,33 @@ def test_every_function_takes_a_farm_as_a_path_object(tmp_path: Path) -> None:
     assert wlr.diff("sales", 0, 1, farm=farm)[0].added == 1
     wlr.feed("sales", farm=farm, to=tmp_path / "t.jsonl")
     assert all(check.state != "wrong" for check in wlr.examine("sales", farm=farm))
+
+
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.d").mkdir()
+    (tmp_path / "bare").touch()
+    told = {
+        "lake": (f"{tmp_path}/lake", True),
+        "sub/lake/": (f"{tmp_path}/sub/lake", True),
+        "lake.d/": (f"{tmp_path}/lake.d", True),
+        "folder.d": (f"{tmp_path}/folder.d", True),
+        "bare": (f"{tmp_path}/bare", False),
+        "copy.duckdb": (f"{tmp_path}/copy.duckdb", False),
+        "/abs/copy.db": ("/abs/copy.db", False),
+        "file:///abs/copy.db": ("/abs/copy.db", False),
+        "file:///abs/my%20lake": ("/abs/my lake", True),
+        "parquet://lake.duckdb": (f"{tmp_path}/lake.duckdb", True),
+        "parquet:///abs/lake.d": ("/abs/lake.d", True),
+        "parquet://file:///abs/lake": ("/abs/lake", True),
+        "parquet://s3://bucket/lake": ("s3://bucket/lake", True),
+        "s3://bucket/copy.duckdb": ("s3://bucket/copy.duckdb", True),
+        "memory://lake": ("memory://lake", True),
+        "~/lake": (str(Path.home() / "lake"), True),
+    }
+    assert {text: (place.url, place.engine == "parquet") for text in told for place in [locate(text)]} == told
+    assert locate(Path("lake")).path == tmp_path / "lake"
+    assert locate("s3://b/l", {"key": 1}).storage_options == {"key": 1}
+    for nowhere in ("", "  ", "parquet://"):
+        with pytest.raises(InvalidError):
+            locate(nowhere)

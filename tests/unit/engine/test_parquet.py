@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,83 +12,11 @@ from tests.handmade import HandmadeFarm, Rows
 from tests.lake import lake_contents, surplus, version_of
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import Name
-from wlr.engine.adapters import locate
 from wlr.engine.parquet.folder import tick_of
 from wlr.engine.table_files import table_prefix
-from wlr.replay.plan.retention import Keep, keep_ticks, parse_keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-NOW = datetime(2026, 1, 10, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    "text, keep",
-    [
-        ("", Keep()),
-        ("  ", Keep()),
-        ("0", Keep(ticks=0)),
-        (" 12 ", Keep(ticks=12)),
-        ("90s", Keep(age=timedelta(seconds=90))),
-        ("5 min", Keep(age=timedelta(minutes=5))),
-        ("5m", Keep(age=timedelta(minutes=5))),
-        ("1 hour", Keep(age=timedelta(hours=1))),
-        ("3 Days", Keep(age=timedelta(days=3))),
-        ("2 weeks", Keep(age=timedelta(weeks=2))),
-    ],
-)
-def test_keep_as_people_type_it(text: str, keep: Keep) -> None:
-    assert parse_keep(text) == keep
-
-
-@pytest.mark.parametrize("text", ["-1", "some", "3 months", "1.5 days", "days", "3 days ago", "9" * 20 + " days"])
-def test_keep_that_is_none(text: str) -> None:
-    with pytest.raises(InvalidError, match=text.strip()):
-        parse_keep(text)
-
-
-def test_ticks_that_stay() -> None:
-    made = [(tick, NOW - timedelta(days=10 - tick)) for tick in (1, 2, 5, 8)]
-    assert keep_ticks(made, Keep(), NOW) == {1, 2, 5, 8}
-    assert keep_ticks(made, Keep(ticks=0), NOW) == {8}
-    assert keep_ticks(made, Keep(ticks=2), NOW) == {2, 5, 8}
-    assert keep_ticks(made, Keep(ticks=99), NOW) == {1, 2, 5, 8}
-    # Tick 2 was the current one until 5 came, five days ago.
-    assert keep_ticks(made, Keep(age=timedelta(days=5)), NOW) == {5, 8}
-    assert keep_ticks(made, Keep(age=timedelta(days=6)), NOW) == {2, 5, 8}
-    assert keep_ticks(made, Keep(age=timedelta(0)), NOW) == {8}
-    assert keep_ticks(made[:1], Keep(age=timedelta(0)), NOW) == {1}
-
-
-def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.d").mkdir()
-    (tmp_path / "bare").touch()
-    told = {
-        "lake": (f"{tmp_path}/lake", True),
-        "sub/lake/": (f"{tmp_path}/sub/lake", True),
-        "lake.d/": (f"{tmp_path}/lake.d", True),
-        "folder.d": (f"{tmp_path}/folder.d", True),
-        "bare": (f"{tmp_path}/bare", False),
-        "copy.duckdb": (f"{tmp_path}/copy.duckdb", False),
-        "/abs/copy.db": ("/abs/copy.db", False),
-        "file:///abs/copy.db": ("/abs/copy.db", False),
-        "file:///abs/my%20lake": ("/abs/my lake", True),
-        "parquet://lake.duckdb": (f"{tmp_path}/lake.duckdb", True),
-        "parquet:///abs/lake.d": ("/abs/lake.d", True),
-        "parquet://file:///abs/lake": ("/abs/lake", True),
-        "parquet://s3://bucket/lake": ("s3://bucket/lake", True),
-        "s3://bucket/copy.duckdb": ("s3://bucket/copy.duckdb", True),
-        "memory://lake": ("memory://lake", True),
-        "~/lake": (str(Path.home() / "lake"), True),
-    }
-    assert {text: (place.url, place.engine == "parquet") for text in told for place in [locate(text)]} == told
-    assert locate(Path("lake")).path == tmp_path / "lake"
-    assert locate("s3://b/l", {"key": 1}).storage_options == {"key": 1}
-    for nowhere in ("", "  ", "parquet://"):
-        with pytest.raises(InvalidError):
-            locate(nowhere)
 
 
 @pytest.mark.parametrize("name", ["orders", "a/b", "..", "%2e", "ü" * 200, "x" * 255, "a b", "*?[", "\n"])

@@ -1,11 +1,11 @@
-"""Constraints of a DuckDB master's table, as PostgreSQL adds them."""
+"""Statements and constraints of a DuckDB master, as PostgreSQL runs and adds them."""
 
 from __future__ import annotations
 
 import pytest
 
 from wlc.farm.model import Check, Name, Reference, TableConstraint, Unique
-from wlr.engine.postgres.translate import ConstraintTranslator
+from wlr.engine.postgres.translate import ConstraintTranslator, StatementReader
 
 TRANSLATOR = ConstraintTranslator(
     {"a": "A", "b": "b"},
@@ -31,3 +31,15 @@ TRANSLATOR = ConstraintTranslator(
 )
 def test_constraints_are_translated(constraint: TableConstraint, added: str) -> None:
     assert TRANSLATOR.action(constraint)[0] == added
+
+
+def test_reader() -> None:
+    reader = StatementReader("CREATE TABLE s.\"T\" (é VARCHAR DEFAULT ',(', b INTEGER[] CHECK (b[1:2] IS NULL));")
+    assert reader.take("CREATE", "TABLE")
+    assert reader.path() == ("s", "T")
+    assert reader.items() == ["é VARCHAR DEFAULT ',('", "b INTEGER[] CHECK (b[1:2] IS NULL)"]
+    assert reader.is_done
+    with pytest.raises(ValueError, match="is not closed"):
+        StatementReader("(a, (b)").items()
+    with pytest.raises(ValueError, match="no name"):
+        StatementReader("'text'").name()

@@ -89,20 +89,41 @@ def test_what_is_published_is_read_by_others(database: FarmDatabase, make: Make)
     assert other.log_bytes() == sum(entry.bytes for entry in other.store.list("wlc_logs/"))
 
 
-def test_numbers_come_in_order_and_after(database: FarmDatabase, make: Make) -> None:
-    publish_three(database, make)
-    database.store.create("wlc_logs/sales_2_000000000009", b"of another database")
-    assert database.batch_numbers() == [1, 2, 3]
-    assert database.batch_numbers(after=1) == [2, 3]
-    assert database.batch_numbers(after=3) == []
+def test_what_is_published_has_a_number_a_chain_and_a_place(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
+    database.create_config(replace(CONFIG, logs=str(tmp_path / "other disk")))
+    chains = publish_three(database, make)
+    before = database.logs.list()
+    assert database.publish(*make(1)) == chains[1], "to publish again changes nothing"
+    assert database.logs.list() == before
+    database.logs.create("sales_2_000000000009", b"of another database")
+    assert [database.batch_numbers(after=number) for number in (0, 1, 3)] == [[1, 2, 3], [2, 3], []]
+    assert (tmp_path / "other disk/sales_000000000001").is_file()
+    (tmp_path / "farm").rename(tmp_path / "moved")
+    moved = open_database("sales", str(tmp_path / "moved"))
+    assert [moved.read_batch(number, chains[number - 1])[1] for number in (1, 2, 3)] == chains[1:]
 
 
-def test_publishing_again_changes_nothing(database: FarmDatabase, make: Make) -> None:
+def test_what_does_not_fit_the_log_is_named(database: FarmDatabase, make: Make) -> None:
+    with pytest.raises(GapError, match="cannot publish batch 2 of sales: batch 1 is missing"):
+        database.publish(*make(2))
     batch, files = make(1)
-    chain = database.publish(batch, files)
-    before = database.store.list()
-    assert database.publish(batch, files) == chain
-    assert database.store.list() == before
+    next(iter(files.values())).write_bytes(b"longer than before")
+    with pytest.raises(InvalidError, match="has 18 bytes"):
+        database.publish(batch, files)
+    assert database.store.list() == []
+    chains = publish_three(database, make)
+    with pytest.raises(CorruptError, match="the hash chain is broken"):
+        database.read_batch(3, chains[1])
+    with pytest.raises(MissingError, match="batch 4 of sales is not published"):
+        database.read_batch(4)
+    database.logs.create("sales_000000000004", database.logs.read("sales_000000000003"))
+    with pytest.raises(CorruptError, match="sales_000000000004 is batch 3 of sales"):
+        database.read_batch(4)
+    database.delete_batch(2)
+    with pytest.raises(GapError, match="batch 2 of sales is missing, batch 3 is there"):
+        database.read_batch(2)
+    with pytest.raises(CorruptError, match="not a path inside the farm"):
+        database.fetch(DataFile("../../secret", 1, 1, "0" * 64))
 
 
 def test_a_second_master_is_fenced_and_harms_nothing(database: FarmDatabase, make: Make) -> None:
@@ -141,13 +162,6 @@ def test_rows_that_were_read_get_the_name_of_their_file_and_origins_stay(databas
     (transaction,) = database.read_batch(1)[0].transactions
     assert transaction.records == (replace(read, path=with_stamp(path, batch.files[0].file.sha256[:16])),)
     assert transaction.origin == origin
-
-
-def test_a_leftover_with_the_same_bytes_is_used(database: FarmDatabase, make: Make) -> None:
-    batch, files = make(1)
-    database.logs.create(batch.files[0].file.path, files[batch.files[0].file.path])
-    database.publish(batch, files)
-    assert database.read_batch(1)[0] == batch
 
 
 def test_of_masters_that_race_one_wins_whole(database: FarmDatabase, make: Make) -> None:
@@ -199,37 +213,6 @@ def test_a_publication_that_dies_anywhere_is_not_there_or_whole(database: FarmDa
     assert database.read_batch(1)[0] == batch
 
 
-def test_a_batch_after_a_gap_is_not_published(database: FarmDatabase, make: Make) -> None:
-    with pytest.raises(GapError, match="cannot publish batch 2 of sales: batch 1 is missing"):
-        database.publish(*make(2))
-    assert database.store.list() == []
-
-
-def test_files_that_are_not_what_the_batch_says_are_not_published(database: FarmDatabase, make: Make) -> None:
-    batch, files = make(1)
-    next(iter(files.values())).write_bytes(b"longer than before")
-    with pytest.raises(InvalidError, match="has 18 bytes"):
-        database.publish(batch, files)
-    assert database.store.list() == []
-
-
-def test_the_chain_is_verified(database: FarmDatabase, make: Make) -> None:
-    chains = publish_three(database, make)
-    assert [database.read_batch(number, chains[number - 1])[1] for number in (1, 2, 3)] == chains[1:]
-    with pytest.raises(CorruptError, match="the hash chain is broken"):
-        database.read_batch(3, chains[1])
-
-
-def test_missing_batches_are_a_gap_or_not_there_yet(database: FarmDatabase, make: Make) -> None:
-    publish_three(database, make)
-    database.delete_batch(2)
-    with pytest.raises(GapError, match="batch 2 of sales is missing, batch 3 is there"):
-        database.read_batch(2)
-    with pytest.raises(MissingError, match="batch 4 of sales is not published"):
-        database.read_batch(4)
-    assert database.batch_numbers() == [1, 3]
-
-
 @pytest.mark.parametrize("named", [0, 3])
 def test_the_newest_batch_is_found_where_listings_lag(
     database: FarmDatabase, make: Make, monkeypatch: pytest.MonkeyPatch, named: int
@@ -258,13 +241,6 @@ def test_batches_that_come_while_one_looks_are_no_gap(
     assert database.read_batch(1)[0].number == 1
 
 
-def test_a_log_file_under_a_wrong_name_is_corrupt(database: FarmDatabase, make: Make) -> None:
-    publish_three(database, make)
-    database.logs.create("sales_000000000004", database.logs.read("sales_000000000003"))
-    with pytest.raises(CorruptError, match="sales_000000000004 is batch 3 of sales"):
-        database.read_batch(4)
-
-
 def test_damaged_and_missing_data_files_are_named(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
     batch, files = make(1)
     database.publish(batch, files)
@@ -278,47 +254,27 @@ def test_damaged_and_missing_data_files_are_named(database: FarmDatabase, make: 
         database.fetch(batch.files[0])
 
 
-def test_files_outside_the_farm_are_not_fetched(database: FarmDatabase) -> None:
-    with pytest.raises(CorruptError, match="not a path inside the farm"):
-        database.fetch(DataFile("../../secret", 1, 1, "0" * 64))
-
-
 def test_deleting_a_batch_leaves_nothing_of_it(database: FarmDatabase, make: Make) -> None:
     publish_three(database, make)
     database.delete_batch(1)
     database.delete_batch(1)
     assert [entry.path for entry in database.logs.list("sales_000000000001")] == []
     assert database.batch_numbers() == [2, 3]
-
-
-def test_a_deletion_that_was_cut_short_is_found(database: FarmDatabase, make: Make) -> None:
-    publish_three(database, make)
-    database.logs.delete("sales_000000000001")
+    # One that was cut short is found.
+    database.logs.delete("sales_000000000002")
     database.logs.create("sales_000000000004.d/0.parquet", b"under way")
-    assert database.leftover_numbers() == [1]
+    assert database.leftover_numbers() == [2]
 
 
 # Configuration
 
 
 def test_config_is_created_once_and_changed(database: FarmDatabase) -> None:
-    database.create_config(CONFIG)
-    with pytest.raises(AlreadyExistsError):
-        database.create_config(CONFIG)
-    assert database.config() == CONFIG
-    assert database.change_config(lambda config: replace(config, tick=5)) == database.config()
-    assert database.config().tick == 5
-
-
-def test_no_database_is_said_with_what_to_do(database: FarmDatabase) -> None:
     with pytest.raises(MissingError, match="there is no database 'sales' in the farm") as caught:
         database.config()
     assert "wlc master" in str(caught.value.hint)
     with pytest.raises(MissingError):
         database.rebuild_config()
-
-
-def test_a_config_of_another_database_is_corrupt(database: FarmDatabase) -> None:
     database.store.create("wlc.config", b"")
     with pytest.raises(CorruptError):
         database.config()
@@ -326,20 +282,13 @@ def test_a_config_of_another_database_is_corrupt(database: FarmDatabase) -> None
     database.create_config(replace(CONFIG, name="other"))
     with pytest.raises(CorruptError, match="is of database 'other', not 'sales'"):
         database.config()
-
-
-def test_logs_can_lie_elsewhere(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
-    database.create_config(replace(CONFIG, logs=str(tmp_path / "other disk")))
-    database.publish(*make(1))
-    assert (tmp_path / "other disk/sales_000000000001").is_file()
-    assert open_database(database.url).batch_numbers() == [1]
-
-
-def test_a_farm_can_be_moved(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
+    database.store.delete("wlc.config")
     database.create_config(CONFIG)
-    database.publish(*make(1))
-    (tmp_path / "farm").rename(tmp_path / "moved")
-    assert open_database("sales", str(tmp_path / "moved")).batch_numbers() == [1]
+    with pytest.raises(AlreadyExistsError):
+        database.create_config(CONFIG)
+    assert database.config() == CONFIG
+    assert database.change_config(lambda config: replace(config, tick=5)) == database.config()
+    assert database.config().tick == 5
 
 
 @pytest.mark.parametrize("present", ["behind", "missing", "damaged"])
@@ -493,16 +442,12 @@ def test_a_snapshot_without_manifest_is_none(database: FarmDatabase, tmp_path: P
     assert database.read_manifest(30) == taken
 
 
-def test_a_snapshot_of_another_history_at_the_same_tick_is_refused(database: FarmDatabase) -> None:
+def test_a_snapshot_in_another_ones_place_is_refused(database: FarmDatabase) -> None:
     database.publish_snapshot(manifest(Position("h1", 30)), {})
     with pytest.raises(FencedError, match="another snapshot of sales at tick 30 of history h1"):
         database.publish_snapshot(manifest(Position("h2", 30)), {})
-
-
-def test_a_manifest_under_a_wrong_name_is_corrupt(database: FarmDatabase) -> None:
-    database.publish_snapshot(manifest(Position("h1", 30)), {})
-    path = "snapshots/000000000040/manifest.json"
-    database.store.create(path, database.store.read("snapshots/000000000030/manifest.json"))
+    written = database.store.read("snapshots/000000000030/manifest.json")
+    database.store.create("snapshots/000000000040/manifest.json", written)
     with pytest.raises(CorruptError, match="is of sales at tick 30"):
         database.read_manifest(40)
 

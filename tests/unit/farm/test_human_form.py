@@ -12,7 +12,8 @@ from rich.console import Console
 
 import wlc
 import wlr
-from wlc.farm.human_form import ForPeople, duration
+from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople, duration, parse_rate
 
 # What a caller hands in, or what an error or another result consists of.
 NO_RESULTS = {"ChangedRows", "KeyRange", "Manifest", "RowConflict", "RowFilters", "WantedChange", "DatabaseReport"}
@@ -85,3 +86,17 @@ def test_every_public_result_has_these_forms() -> None:
 )
 def test_lengths_of_time_have_two_units(seconds: float, text: str) -> None:
     assert duration(timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500k", 500e3), ("10M", 10e6), ("1.5 GB/s", 1.5e9), ("2MiB", 2e6), ("7", 7.0)],
+)
+def test_a_rate_is_read(text: str, expected: float):
+    assert parse_rate(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "fast", "-1M", "1T"])
+def test_what_is_no_rate_is_refused(text: str):
+    with pytest.raises(InvalidError, match="is not a number of bytes per second"):
+        parse_rate(text)

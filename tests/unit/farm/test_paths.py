@@ -55,7 +55,13 @@ def test_other_places_are_not_the_folder_of_a_site(path: str) -> None:
     assert (paths.site_folder("oslo"), paths.site_folder("oslo", 2)) == ("sites/oslo", "sites/oslo-2")
 
 
-@given(names, st.text(max_size=60) | st.sampled_from(["sales_000000000001", "replicas/a.json", "replicas/../a.json"]))
+@given(
+    names,
+    st.text(max_size=60)
+    | st.sampled_from(
+        ["sales_000000000001", "replicas/a.json", "replicas/../a.json", "snapshots/000000000001/other.json"]
+    ),
+)
 def test_what_is_parsed_is_formatted_back(name: str, text: str) -> None:
     for path in (text, f"{name}_{text}", f"{name}_000000000001.d/{text}", f"snapshots/{text}"):
         if (number := paths.parse_log_path(name, path)) is not None:

@@ -22,7 +22,6 @@ from wlc.farm.model import (
 from wlr.replay.fold.tally import Held, Tally, Uncompared
 from wlr.replay.moved_tables import EnteringTable, with_moved
 from wlr.replay.plan.failure import StepError
-from wlr.replay.plan.patterns import exactly, matches
 from wlr.replay.plan.step import Mark, Step
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -124,13 +123,6 @@ def test_a_table_that_goes_with_its_schema_is_there_no_more() -> None:
     found, asked = written(gone, renamed("tmp", "daily"), held="daily")
     assert found == ["s goes", CREATED.statement]
     assert asked == [("main.tmp", "main.daily", 2)]
-
-
-def test_the_pattern_of_one_table() -> None:
-    pattern = exactly(Name("main", "A[b]*ä"))
-    assert matches(Name("main", "a[B]*ä"), [pattern])
-    assert not matches(Name("main", "ab*ä"), [pattern])
-    assert not matches(Name("main", "a[b]xä"), [pattern])
 
 
 def settled(

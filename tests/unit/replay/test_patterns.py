@@ -18,6 +18,9 @@ from wlr.replay.plan.patterns import described, exactly, listed, matches
         (("!x.*",), {"main.a", "main.b"}),
         (("main.*", "!b"), {"main.a"}),
         (("!a", "!b"), set()),
+        (("u", "main.a"), {"main.a"}),
+        (("A",), set()),
+        (("other.a",), set()),
     ],
 )
 def test_tables_are_chosen_and_left_out(patterns: tuple[str, ...], held: set[str]):
@@ -35,7 +38,7 @@ def test_options_become_patterns():
     assert listed(["a"], ["b", "c"]) == ("a", "!b", "!c")
 
 
-@pytest.mark.parametrize("schema", ["main", "!odd", "st*r", "[x]"])
+@pytest.mark.parametrize("schema", ["main", "!odd", "st*r", "[x]", "A[b]*ä"])
 def test_one_table_is_named_exactly(schema: str):
     pattern = exactly(Name(schema, "a"))
     assert matches(Name(schema, "A"), [pattern])

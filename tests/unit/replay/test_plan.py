@@ -27,7 +27,6 @@ from wlc.farm.model import (
 from wlr.replay.plan import bounds
 from wlr.replay.plan.bounds import Reach, Stop
 from wlr.replay.plan.log_steps import Limits, cut
-from wlr.replay.plan.patterns import matches
 from wlr.replay.plan.step import Action, Fold, Read
 
 if TYPE_CHECKING:
@@ -362,11 +361,3 @@ def test_last_position_of_a_sequence_counts() -> None:
     (fold,) = actions(transaction(1, SequencePosition(S, 5)), transaction(2, SequencePosition(S, 9)))
     assert isinstance(fold, Fold)
     assert fold.sequences == (SequencePosition(S, 9),)
-
-
-@pytest.mark.parametrize(
-    "patterns, expected",
-    [((), True), (("t",), True), (("main.*",), True), (("x", "main.t"), True), (("T",), False), (("other.t",), False)],
-)
-def test_patterns(patterns: tuple[str, ...], expected: bool) -> None:
-    assert matches(T, patterns) is expected

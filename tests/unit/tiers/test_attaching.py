@@ -376,6 +376,11 @@ def test_a_relay_that_was_forgotten_serves_again_with_its_next_round(tmp_path: P
     forget(registry.url, upstreams(registry)[0].id)
     assert upstreams(registry) == []
     assert shipped() == [url]
+    # Who does not register does not come back.
+    registry.store.delete(paths.upstream_path(upstreams(registry)[0].id))
+    ship(registry.url, to=str(tmp_path), upstream=upstream, registers=False)
+    assert upstreams(registry) == []
+    assert shipped() == [url]
 
 
 def test_a_delay_passes_to_the_places_below() -> None:
@@ -582,18 +587,6 @@ def test_verify_alt_metadb_system_table() -> None:
     tree = tier_tree(second.url)
     assert (tree.stuck, tree.cut_off) == ((), ())
     assert [known.id for known in children(replicas(second))] == []
-
-
-def test_a_plain_relay_whose_entry_was_deleted_is_an_upstream_again_without_news() -> None:
-    source, to = farm(), f"memory://farm-{next(_unique)}"
-    for _ in range(2):
-        done = ship(source.url, to=to)
-        (known,) = upstreams(source)
-        assert known.url == done.url
-        source.store.delete(paths.upstream_path(known.id))
-    # Who does not register does not come back.
-    ship(source.url, to=to, registers=False)
-    assert upstreams(source) == []
 
 
 def test_a_round_takes_the_place_of_a_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,26 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.farm.errors import InvalidError, UnavailableError
-from wlc.farm.human_form import parse_rate
+from wlc.farm.errors import UnavailableError
 from wlc.tiers import copying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("500k", 500e3), ("10M", 10e6), ("1.5 GB/s", 1.5e9), ("2MiB", 2e6), ("7", 7.0)],
-)
-def test_a_rate_is_read(text: str, expected: float):
-    assert parse_rate(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "0", "fast", "-1M", "1T"])
-def test_what_is_no_rate_is_refused(text: str):
-    with pytest.raises(InvalidError, match="is not a number of bytes per second"):
-        parse_rate(text)
 
 
 class Clock:
