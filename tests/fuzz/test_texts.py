@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cli.options import storage_options, tick_range
 from tests.fuzz.profile import EXAMPLES, fuzzed
-from tests.fuzz.test_files import STATE
+from tests.unit.farm.test_json_records import STATE
 from wlc.dialect import types
 from wlc.farm.addresses import without_password
 from wlc.farm.clock import format_time, parse_time, read_time

@@ -48,55 +48,33 @@ def shown(report, *, as_json=False, stream=None) -> str:
     return out.getvalue()
 
 
-def test_value_is_bare_in_text_and_named_in_json() -> None:
-    assert shown(Value("tick", 7)) == "7\n"
-    assert json.loads(shown(Value("tick", 7), as_json=True)) == {"tick": 7}
-    assert shown(Value("clock", None)) == "\n"
-
-
-def test_fields_align_and_say_what_is_absent() -> None:
-    assert shown(Fields({"tick": 7, "failure": None})) == "tick     7\nfailure  -\n"
-
-
-def test_fields_with_several_lines_stay_in_their_column() -> None:
-    assert shown(Fields({"why": ("one", "two"), "which": {"t": 1}, "none": ()})) == (
-        "why    one\n       two\nwhich  t: 1\nnone   -\n"
-    )
+POSITION = Position("h", 3, 1, "c")
 
 
 @pytest.mark.parametrize(
-    "numbers, expected", [((), "none"), ((1,), "1"), ((1, 2, 3, 5, 7, 8), "1-3, 5, 7-8"), ((4, 6), "4, 6")]
-)
-def test_numbers_are_shown_as_runs_and_listed_in_json(numbers, expected) -> None:
-    assert shown(Fields({"n": Numbers(numbers)})) == f"n  {expected}\n"
-    assert json.loads(shown(Fields({"n": Numbers(numbers)}), as_json=True)) == {"n": list(numbers)}
-
-
-def test_record_has_the_names_of_the_api() -> None:
-    assert json.loads(shown(record(Position("h", 3, 1, "c")), as_json=True)) == {
-        "history": "h",
-        "tick": 3,
-        "batch": 1,
-        "chain": "c",
-    }
-
-
-def test_table_is_aligned_and_every_row_stays_on_one_line() -> None:
-    table = Listing(("id", "note"), [(1, "two\nlines"), (22, None)], null="NULL")
-    assert shown(table) == "id  note\n1   two lines\n22  NULL\n"
-
-
-def test_table_without_rows_shows_its_columns_and_is_an_empty_array() -> None:
-    assert shown(Listing(("a", "b"), [])) == "a  b\n"
-    assert json.loads(shown(Listing(("a", "b"), []), as_json=True)) == []
+    "report, in_text, in_json",
+    [
+        (Value("tick", 7), "7\n", {"tick": 7}),
+        (Value("clock", None), "\n", {"clock": None}),
+        (Fields({"tick": 7, "failure": None}), "tick     7\nfailure  -\n", {"tick": 7, "failure": None}),
+        (Fields({"why": ("one", "two"), "none": ()}), "why   one\n      two\nnone  -\n", {"why": ["one", "two"], "none": []}),
+        (Fields({"which": {"t": 1}}), "which  t: 1\n", {"which": {"t": 1}}),
+        (Fields({"n": Numbers(())}), "n  none\n", {"n": []}),
+        (Fields({"n": Numbers((1, 2, 3, 5, 7, 8))}), "n  1-3, 5, 7-8\n", {"n": [1, 2, 3, 5, 7, 8]}),
+        (Fields({"n": Numbers((4, 6))}), "n  4, 6\n", {"n": [4, 6]}),
+        (record(POSITION), None, {"history": "h", "tick": 3, "batch": 1, "chain": "c"}),
+        (Listing(("id", "note"), [(1, "two\nlines"), (22, None)], null="NULL"), "id  note\n1   two lines\n22  NULL\n", None),
+        (Listing(("a", "b"), []), "a  b\n", []),
+        (Listing(("a", "a", "a_1"), [(1, 2, 3)]), None, [{"a": 1, "a_1": 2, "a_1_1": 3}]),
+    ],
+)  # fmt: skip
+def test_reports_in_a_pipe_and_as_json(report, in_text, in_json) -> None:
+    assert in_text is None or shown(report) == in_text
+    assert in_json is None or json.loads(shown(report, as_json=True)) == in_json
 
 
 def test_json_rows_are_one_array_even_from_an_iterator() -> None:
     assert json.loads(shown(Listing(("a",), iter([(1,), (None,)])), as_json=True)) == [{"a": 1}, {"a": None}]
-
-
-def test_columns_of_one_name_all_reach_json() -> None:
-    assert json.loads(shown(Listing(("a", "a", "a_1"), [(1, 2, 3)]), as_json=True)) == [{"a": 1, "a_1": 2, "a_1_1": 3}]
     assert unique_names(["x", "x", "x"]) == ["x", "x_1", "x_2"]
 
 

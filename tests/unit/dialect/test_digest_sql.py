@@ -205,7 +205,7 @@ def test_columns_that_are_null_can_be_added() -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([-3, -1, 1, 2])), max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([-3, -1, 0, 1, 2])), max_size=30))
 def test_sum_of_images_is_linear_in_their_weights(images: list[tuple[int, int]]) -> None:
     layout = Layout((Column("a", "INTEGER"),))
     with duckdb.connect() as connection:
@@ -259,14 +259,6 @@ def test_rows_that_were_read_or_refreshed_change_no_digest() -> None:
     ledger.follow([transaction])
     assert ledger.changed() == {}
     assert digest.touched([transaction]) == set()
-
-
-def test_images_of_weight_0_change_no_sum() -> None:
-    rows = "(VALUES (1, 1), (2, 0), (3, -1), (4, 0)) AS t(a, _weight)"
-    without = "(VALUES (1, 1), (3, -1)) AS t(a, _weight)"
-    layout = Layout((Column("a", "INTEGER"),))
-    with duckdb.connect() as connection:
-        assert digest_sql.sum_images(connection, layout, rows) == digest_sql.sum_images(connection, layout, without)
 
 
 def _ddl(name: Name, *does: DdlEffect, **more: Any) -> Ddl:

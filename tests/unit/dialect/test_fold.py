@@ -134,18 +134,6 @@ def test_keyed_equals_the_model(
     assert texts(connection) == expected(connection, list(rows.values()))
 
 
-def test_insert_and_delete_in_one_range_vanish(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    row = ("1", "'a'", "1.0", "[1.0]")
-    source = write(connection, folder, [(1, 1, row), (2, -1, row), (3, 1, row), (4, -1, row)])
-    assert connection.execute(fold.net_sql(KEYED, fold.raw_sql(KEYED.layout, [source]))).fetchall() == []
-
-
-@pytest.mark.parametrize("old, new", [(("1", "'a'", "0.0", "[1.0]"), ("1", "'a'", "-0.0::DOUBLE", "[1.0]"))])
-def test_the_sign_of_zero_is_a_change(connection: duckdb.DuckDBPyConnection, folder: Path, old: Row, new: Row) -> None:
-    source = write(connection, folder, [(1, -1, old), (1, 1, new)])
-    assert len(connection.execute(fold.net_sql(KEYED, fold.raw_sql(KEYED.layout, [source]))).fetchall()) == 2
-
-
 @pytest.mark.parametrize("table", [KEYED, BAG], ids=["keyed", "bag"])
 @pytest.mark.parametrize(
     "there", [("1", "'a'", "0.0", "[1.0]"), ("1", "'A'", "-0.0::DOUBLE", "[1.0]"), ("1", "'a'", "-0.0::DOUBLE", "NULL")]

@@ -90,15 +90,9 @@ def test_a_zone_may_be_named(text: str, hour: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["25:00", "9:0", "9:00 Mars/Olympus", "9:00 ../etc", "yesterday 9", "9", "UTC", "today now"]
-)
-def test_clock_times_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidError, match="is not a time"):
-        parse_time(text, NOW)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "yesterday-ish", "2026-13-01", "-2 parsecs", "3h", "-9e99d", "-99999999999 weeks"]
+    "text",
+    ["25:00", "9:0", "9:00 Mars/Olympus", "9:00 ../etc", "yesterday 9", "9", "UTC", "today now"]
+    + ["", "yesterday-ish", "2026-13-01", "-2 parsecs", "3h", "-9e99d", "-99999999999 weeks"],
 )
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidError, match="is not a time") as caught:

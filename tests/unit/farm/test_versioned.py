@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -143,21 +142,6 @@ def test_damage_is_not_overwritten(store: Store) -> None:
     with pytest.raises(CorruptError):
         counter(store).change(plus_one)
     assert store.read("counter") == b"nonsense"
-
-
-def test_many_writers_lose_no_change(store: Store) -> None:
-    def add(_: int) -> None:
-        while True:
-            try:
-                counter(store).change(plus_one)
-            except UnavailableError:
-                continue
-            return
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(add, range(100)))
-    assert counter(store).load() is not None
-    assert counter(store).change(lambda value: value or 0) == 100
 
 
 class LostAnswer(MemoryStore):

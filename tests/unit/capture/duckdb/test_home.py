@@ -35,32 +35,27 @@ REBOOTED = {"boot": "boot 2"}
 
 
 @pytest.mark.parametrize(
-    "change, is_home",
+    "home, change, is_home",
     [
-        ({}, True),
-        (REBOOTED, True),
-        ({**REBOOTED, "device": OTHER_DISK}, True),
-        ({"host": "container-2"}, True),
-        ({**REBOOTED, "host": "clone"}, False),
-        ({"path": "/srv/copy.duckdb"}, False),
-        ({"inode": 13}, False),
-        ({"path": "/srv/copy.duckdb", "inode": 13}, False),
-        ({"device": OTHER_DISK}, False),
-        ({"boot": "", "host": "db2"}, False),
+        (HOME, {}, True),
+        (HOME, REBOOTED, True),
+        (HOME, {**REBOOTED, "device": OTHER_DISK}, True),
+        (HOME, {"host": "container-2"}, True),
+        (HOME, {**REBOOTED, "host": "clone"}, False),
+        (HOME, {"path": "/srv/copy.duckdb"}, False),
+        (HOME, {"inode": 13}, False),
+        (HOME, {"path": "/srv/copy.duckdb", "inode": 13}, False),
+        (HOME, {"device": OTHER_DISK}, False),
+        (HOME, {"boot": "", "host": "db2"}, False),
+        # A file system that was mounted again has another number.
+        (replace(HOME, device=NETWORK), {"device": REMOUNTED}, True),
+        # Machines without a boot id are told by their names.
+        (replace(HOME, boot=""), {}, True),
+        (replace(HOME, boot=""), {"host": "db2"}, False),
     ],
 )
-def test_what_makes_a_file_the_master(change: dict[str, Any], is_home: bool) -> None:
-    assert HOME.is_home_of(replace(HOME, **change)) is is_home
-
-
-def test_a_file_system_that_was_mounted_again_has_another_number() -> None:
-    assert replace(HOME, device=NETWORK).is_home_of(replace(HOME, device=REMOUNTED))
-
-
-def test_machines_without_a_boot_id_are_told_by_their_names() -> None:
-    home = replace(HOME, boot="")
-    assert home.is_home_of(home)
-    assert not home.is_home_of(replace(home, host="db2"))
+def test_what_makes_a_file_the_master(home: Home, change: dict[str, Any], is_home: bool) -> None:
+    assert home.is_home_of(replace(home, **change)) is is_home
 
 
 def test_another_path_to_the_same_file_is_home_while_both_lead_there() -> None:
