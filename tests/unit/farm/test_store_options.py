@@ -26,9 +26,10 @@ def test_secrets_are_not_remembered_at_any_depth(name: str) -> None:
     assert json.loads(remembered(options)) == {"profile": "p"}
 
 
-def test_urls_with_a_login_are_not_remembered() -> None:
+def test_neither_urls_with_a_login_nor_objects_of_a_program_are_remembered() -> None:
     options = {"config_kwargs": {"proxies": {"http": "http://ann:hush@proxy:3128"}}, "endpoint_url": "http://[hush"}
     assert remembered(options) == "{}"
+    assert json.loads(remembered({"session": object(), "anon": True})) == {"anon": True}
 
 
 def test_everything_else_is_remembered_as_it_was() -> None:
@@ -57,16 +58,6 @@ def test_files_with_credentials_are_remembered_by_their_whole_path(
     assert with_paths(options | {"anon": True}) == whole | {"anon": True}
 
 
-def test_objects_of_a_program_are_not_remembered() -> None:
-    assert json.loads(remembered({"session": object(), "anon": True})) == {"anon": True}
-
-
-@pytest.mark.parametrize("nothing", [None, "", "{}"])
-def test_nothing_known(nothing: str | None) -> None:
-    assert recalled(nothing) == {}
-    assert lay_over(recalled(nothing), {"key": "k"}) == {"key": "k"}
-
-
 def test_what_is_given_lies_over_what_is_known() -> None:
     known = remembered({"endpoint_url": "old", "client_kwargs": {"region_name": "eu", "verify": False}, "anon": True})
     assert lay_over(
@@ -77,12 +68,11 @@ def test_what_is_given_lies_over_what_is_known() -> None:
         "anon": True,
         "secret": "s",
     }
-
-
-def test_laying_over_changes_neither() -> None:
     below, above = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert lay_over(below, above) == {"a": {"b": 1, "c": 2}}
-    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}}), "neither changes"
+    for nothing in (None, "", "{}"):
+        assert lay_over(recalled(nothing), {"key": "k"}) == {"key": "k"}
 
 
 def test_an_unknown_option_is_refused_wherever_the_store_is(tmp_path) -> None:
