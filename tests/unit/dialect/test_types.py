@@ -304,7 +304,7 @@ def test_expressions_take_another_value_than_the_column() -> None:
     [
         *"mood INET TYPE DECIMAL(1 DECIMAL(x) UNION STRUCT(a) INTEGER[x] INTEGER) INTEGER[3 ENUM() INTEGER(5) 'x' '".split(),
         *("", "VARCHAR) FROM secrets --", "ENUM('a', b)", "MAP(INTEGER, INTEGER, INTEGER)"),
-        *("MAP(INTEGER)", "TUPLE", "INTEGER[-1]"),
+        *("MAP(INTEGER)", "TUPLE", "INTEGER[-1]", "STRUCT('a' INTEGER)"),
     ],
 )
 def test_an_unknown_type_is_refused_by_column(declared: str) -> None:

@@ -149,6 +149,13 @@ def test_leftovers_of_a_dead_attempt_do_not_hinder(database: FarmDatabase, make:
     assert database.publish(batch, files) == chain
 
 
+def test_a_leftover_with_the_same_bytes_is_used(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    database.logs.create(batch.files[0].file.path, files[batch.files[0].file.path])
+    database.publish(batch, files)
+    assert database.read_batch(1)[0] == batch
+
+
 def test_rows_that_were_read_get_the_name_of_their_file_and_origins_stay(database: FarmDatabase, make: Make) -> None:
     dead, dead_files = make(1, content=b"dead attempt")
     database.logs.create(dead.files[0].file.path, dead_files[dead.files[0].file.path])

@@ -522,3 +522,9 @@ def test_an_unknown_key_is_refused_in_every_object(name: str) -> None:
     assert () in objects
     grants = {path: changed(walked.content, Place((*path, "grant"), None, None), 1) for path in objects.values()}
     assert [path for path, text in grants.items() if not refused(walked, text, ("grant",))] == []
+
+
+def test_a_table_is_there_once_in_what_a_lake_holds() -> None:
+    walked = WALKED["manifest: Version"]
+    twice = json.dumps(walked.content | {"digests": walked.content["digests"] * 2})
+    assert refused(walked, twice, ("table",))

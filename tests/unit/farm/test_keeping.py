@@ -170,6 +170,11 @@ def test_days_are_kept_before_the_window_and_weeks_before_the_days() -> None:
     assert decided.keep_batches == tuple(range(900, 1001))
     assert decided.keep_snapshots == (62, 69, 76, 82, *range(83, 101))
     assert any("62, 69, 76, 82, 83" in reason for reason in decided.reasons)
+    evening = [
+        SnapshotPoint(Position("h", tick, 10 * tick), BEGIN + day) for tick, day in ((4, 3 * DAY + HOUR), (5, 9 * DAY))
+    ]
+    twice = decide([*days_of(3), *evening], range(1, 60), [], BEGIN + 9 * DAY, policy=KeepPolicy(timedelta(0), 2))
+    assert twice.keep_snapshots == (2, 4, 5), "of a day the last one"
     bare = decide(days_of(100), range(1, 1001), [], BEGIN + 100 * DAY, policy=KeepPolicy(snapshot_every=DAY))
     assert (bare.keep_snapshots, bare.has_policy) == ((100,), False)
 

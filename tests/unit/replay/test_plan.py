@@ -232,6 +232,11 @@ def test_accepted_and_failed_transactions_are_alone() -> None:
 def test_full_steps_are_closed() -> None:
     log = [batch(*(transaction(tick, change(added=4)) for tick in range(1, 6)))]
     assert ticks(cut(log, START_OF_H, Stop(), limits=Limits(rows=10))) == [[1, 2, 3], [4, 5]]
+    # The last part of a large batch is not added up again and again.
+    large = [batch(*(transaction(tick, change()) for tick in range(1, 9001)))]
+    steps = ticks(cut(large, START_OF_H, Stop(), limits=Limits(rows=4000)))
+    assert [len(step) for step in steps] == [4000, 4000, 1000]
+    assert [step[0] for step in steps] == [1, 4001, 8001]
 
 
 def test_history_that_grew_from_here_is_followed() -> None:

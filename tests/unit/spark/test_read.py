@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.handmade import HandmadeFarm, Rows
+from wlc.farm.errors import InvalidError
 from wlc.farm.store.local import LocalStore
 from wlr.spark import FarmDataSource
+from wlr.spark.read.options import read_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.slow
+@pytest.mark.parametrize("options", [{"storage.a": "1", "storage.a.b": "2"}, {"storage.a.b": "2", "storage.a": "1"}])
+def test_a_storage_option_has_a_value_or_options_inside(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidError, match="storage option 'a' has a value and options inside it"):
+        read_options({"database": "sales", "farm": "/farm", "table": "t", **options})
 
 
+@pytest.mark.slow
 def test_the_log_is_read_once_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     farm = HandmadeFarm(tmp_path)
     farm.publish(["CREATE TABLE t (i INTEGER)"])

@@ -171,6 +171,10 @@ def test_a_table_may_get_other_columns() -> None:
         (b"I" + struct.pack(">I", 7) + b"N" + values(("a",)), "relation 7"),
         (b"I" + struct.pack(">I", 1) + b"N" + values(("a", "b")), "number of columns"),
         (b"I" + struct.pack(">I", 1) + b"N" + struct.pack(">h", 1) + b"?", "values of a kind"),
+        (
+            b"I" + struct.pack(">I", 1) + b"N" + struct.pack(">h", 1) + b"t" + struct.pack(">i", -1),
+            "less than no bytes",
+        ),
         (b"?", "kind '?'"),
     ],
 )
