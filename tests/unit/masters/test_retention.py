@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import time
@@ -16,10 +17,10 @@ import wlc
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.keeping import announced, announced_windows, encode_window
+from wlc.farm.keeping import KeepPolicy, Tag, announced, announced_windows, encode_window
 from wlc.farm.model import Batch, Manifest, Position, Transaction
 from wlc.farm.paths import pruning_path
-from wlc.farm.reachable_past import Window, begins_empty
+from wlc.farm.reachable_past import Window, begins_empty, window_of
 from wlc.farm.registry import ACTIVE, PENDING, Replica, decode_replica, encode_replica, register, replicas, unregister
 from wlc.farm.store.local import LocalStore
 from wlc.masters.prune import prune_database as prune
@@ -133,6 +134,162 @@ def test_nobody_who_counts_loses_anything(starts: set[int], last: int, told: lis
         if NOW - known.seen <= timedelta(days=7):
             needed = known.position.batch if known.position else 0
             assert not any(number > needed for number in gone)
+
+
+# By a policy and tags
+
+
+BEGIN, DAY = datetime(2026, 1, 5, tzinfo=UTC), timedelta(days=1)
+
+
+@dataclass
+class PlainFarm:
+    """A farm as lists: batch N holds the one transaction of tick N."""
+
+    commits: list[datetime] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    ever: list[int] = field(default_factory=list)
+
+    def point(self, tick: int) -> SnapshotPoint:
+        clock = self.commits[tick - 1] if tick else BEGIN
+        return SnapshotPoint(Position("h", tick, tick), clock)
+
+    def reachable(self) -> set[int]:
+        """Ticks that can be reached: by applying, one after the other, what there is."""
+        found = set()
+        starts = list(self.snapshots)
+        if 1 in self.batches and 0 not in starts:
+            starts.append(0)
+        for start in starts:
+            following = itertools.takewhile(self.batches.__contains__, itertools.count(start + 1))
+            found.update([start, *following])
+        return found
+
+    def wanted(self, now: datetime, policy: KeepPolicy) -> tuple[set[int], list[set[int]]]:
+        """Ticks that were current within the window, and groups of which each keeps one."""
+        assert policy.keep is not None
+        start = now - policy.keep
+        ticks = range(len(self.commits) + 1)
+        current = {tick for tick in ticks if tick >= len(self.commits) or self.commits[tick] > start}
+        base = max((tick for tick in self.ever if self.point(tick).clock <= start), default=0)
+        older = [tick for tick in self.ever if tick < base]
+        by_day: dict[object, set[int]] = {}
+        for tick in older:
+            by_day.setdefault(self.point(tick).clock.date(), set()).add(tick)
+        days = sorted(by_day, key=str)[-policy.keep_daily :] if policy.keep_daily else []
+        by_week: dict[object, set[int]] = {}
+        for tick in older:
+            if (date := self.point(tick).clock.date()) not in days:
+                by_week.setdefault(str(date.isocalendar()[:2]).replace(" ", "").zfill(12), set()).add(tick)
+        weeks = list(by_week)[-policy.keep_weekly :] if policy.keep_weekly else []
+        return current, [by_day[day] for day in days] + [by_week[week] for week in weeks]
+
+
+Events = st.lists(
+    st.tuples(st.integers(1, 60), st.sampled_from(["commit", "snapshot", "snapshot", "prune", "tag"])), max_size=60
+)
+
+
+@given(
+    Events,
+    st.integers(0, 10),
+    st.integers(0, 4),
+    st.integers(0, 3),
+    st.booleans(),
+    st.none() | st.integers(0, 20),
+)
+def test_what_the_policy_promises_is_there_after_any_number_of_prunes(
+    events: list[tuple[int, str]], keep_days: int, daily: int, weekly: int, begins_with_rows: bool, reader: int | None
+) -> None:
+    policy = KeepPolicy(timedelta(days=keep_days), daily, weekly)
+    farm, now, pinned = PlainFarm(), BEGIN, list[Tag]()
+    if begins_with_rows:
+        farm.snapshots, farm.ever = [0], [0]
+    for hours, event in events:
+        now += hours * HOUR
+        if event in ("commit", "snapshot"):
+            farm.commits.append(now)
+            farm.batches.append(len(farm.commits))
+        if event == "snapshot":
+            farm.snapshots.append(len(farm.commits))
+            farm.ever.append(len(farm.commits))
+        if event == "tag":
+            tick = sorted(farm.reachable() or {0})[-1 - hours % 3 :][0]
+            pinned.append(Tag(f"t{len(pinned)}", tick, now, "ann"))
+        if event != "prune" or not (farm.snapshots or farm.batches):
+            continue
+        before = farm.reachable()
+        readers = []
+        if reader is not None and reader in farm.batches:
+            readers = [Replica("r", "/r", Position("h", reader, reader, "c" * 64), now, now, "host", "ann")]
+        points = [farm.point(tick) for tick in farm.snapshots]
+        decided = decide(points, farm.batches, readers, now, policy=policy, tags=pinned)
+        assert sorted([*decided.keep_batches, *decided.delete_batches]) == farm.batches
+        assert sorted([*decided.keep_snapshots, *decided.delete_snapshots]) == farm.snapshots
+        farm.batches, farm.snapshots = list(decided.keep_batches), list(decided.keep_snapshots)
+        # Without a hole, and nobody takes a log that was pruned for one that begins with an empty database.
+        assert not farm.batches or farm.batches == list(range(farm.batches[0], len(farm.commits) + 1))
+        assert not begins_with_rows or farm.batches[:1] != [1] or farm.snapshots[0] == 0
+        current, groups = farm.wanted(now, policy)
+        after = farm.reachable()
+        assert current & before <= after
+        assert all(any(tick in after for tick in group) for group in groups)
+        assert {tag.tick for tag in pinned} & before <= after
+        assert not readers or set(range(readers[0].position.batch, len(farm.commits) + 1)) <= set(farm.batches)
+        again = decide(
+            [farm.point(tick) for tick in farm.snapshots], farm.batches, readers, now, policy=policy, tags=pinned
+        )
+        assert again.delete_batches == again.delete_snapshots == ()
+        # What window says is what can be reached.
+        joined = [(farm.point(tick).position, farm.point(tick).clock) for tick in farm.snapshots]
+        window = window_of(joined, farm.batches[0] if farm.batches else None, BEGIN)
+        assert window.tick is not None
+        assert after == {*window.older, *range(window.tick, len(farm.commits) + 1)}
+
+
+def days_of(count: int) -> list[SnapshotPoint]:
+    """One snapshot a day, each ten batches after the one before, at the batch's end."""
+    return [SnapshotPoint(Position("h", n, 10 * n), BEGIN + n * DAY) for n in range(1, count + 1)]
+
+
+def test_days_are_kept_before_the_window_and_weeks_before_the_days() -> None:
+    policy = KeepPolicy(timedelta(days=10), 7, 4)
+    decided = decide(days_of(100), range(1, 1001), [], BEGIN + 100 * DAY, policy=policy)
+    # Ten days exactly, from the snapshot of day 90; seven days before; Sundays of four weeks before those.
+    assert decided.keep_batches == tuple(range(900, 1001))
+    assert decided.keep_snapshots == (62, 69, 76, 82, *range(83, 101))
+    assert any("62, 69, 76, 82, 83" in reason for reason in decided.reasons)
+    evening = [
+        SnapshotPoint(Position("h", tick, 10 * tick), BEGIN + day) for tick, day in ((4, 3 * DAY + HOUR), (5, 9 * DAY))
+    ]
+    twice = decide([*days_of(3), *evening], range(1, 60), [], BEGIN + 9 * DAY, policy=KeepPolicy(timedelta(0), 2))
+    assert twice.keep_snapshots == (2, 4, 5), "of a day the last one"
+    bare = decide(days_of(100), range(1, 1001), [], BEGIN + 100 * DAY, policy=KeepPolicy(snapshot_every=DAY))
+    assert (bare.keep_snapshots, bare.has_policy) == ((100,), False)
+
+
+def test_a_window_without_a_snapshot_at_its_beginning_keeps_the_log_from_its_start() -> None:
+    decided = decide(days_of(100)[-5:], range(1, 1001), [], BEGIN + 100 * DAY, policy=KeepPolicy(timedelta(days=10)))
+    assert decided.delete_batches == ()
+
+
+def test_a_tag_keeps_its_snapshot_or_the_log_to_it() -> None:
+    def kept(tick: int, points: list[SnapshotPoint]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        decided = decide(points, range(1, 1001), [], BEGIN, tags=[Tag("t", tick, BEGIN, "ann")])
+        return decided.keep_snapshots, decided.keep_batches[:1]
+
+    assert kept(40, days_of(100)) == ((40, 100), (1000,))
+    assert kept(40, [*days_of(30), *days_of(100)[-1:]]) == ((30, 100), (300,))
+    assert kept(40, days_of(100)[50:]) == ((100,), (1,))
+    assert kept(100, days_of(100)) == ((100,), (1000,))
+
+
+def test_a_log_never_begins_right_after_the_batch_of_a_single_snapshot() -> None:
+    """Else the rest of a batch in whose middle the snapshot lies would be passed over."""
+    points = [SnapshotPoint(Position("h", 95, 10), BEGIN), SnapshotPoint(Position("h", 110, 11), BEGIN + DAY)]
+    decided = decide(points, range(1, 13), [], BEGIN + DAY, tags=[Tag("t", 95, BEGIN, "ann")])
+    assert (decided.keep_snapshots, decided.keep_batches) == ((95, 110), (10, 11, 12))
 
 
 # The registry
