@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from tests.readers import Condition
-from tests.unit.test_types import EXPRESSIONS, VALUES
+from tests.unit.dialect.test_types import EXPRESSIONS, VALUES
 from wlc.dialect.sql import literal
 from wlc.dialect.types import storage_type
 

@@ -235,18 +235,15 @@ def test_registered_replicas(database: FarmDatabase) -> None:
     assert (two.id, two.position, two.clock) == ("r2", None, None)
 
 
-@pytest.mark.parametrize("tick", sorted(CONTENT))
-def test_replica_at_every_tick(tick: int, tmp_path: Path) -> None:
-    into = tmp_path / "replica.duckdb"
-    wlr.replicate(FARM, into=into, tick=tick, register=False)
-    assert content(into) == CONTENT[tick]
-    assert [table.outcome for table in wlr.verify(into).tables] == ["same"]
-
-
-def test_parquet_replica(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    wlr.replicate(FARM, into=f"{lake}/", register=False)
-    assert [table.outcome for table in wlr.verify(f"{lake}/").tables] == ["same"]
+def test_replicas(tmp_path: Path) -> None:
+    into, lake = tmp_path / "replica.duckdb", f"{tmp_path}/lake/"
+    for tick in sorted(CONTENT):
+        wlr.replicate(FARM, into=into, tick=tick, register=False)
+        assert content(into) == CONTENT[tick]
+        assert [table.outcome for table in wlr.verify(into).tables] == ["same"]
+    for at_once in (tmp_path / "at once.duckdb", lake):
+        wlr.replicate(FARM, into=at_once, register=False)
+        assert [table.outcome for table in wlr.verify(at_once).tables] == ["same"]
 
 
 def test_signed_and_encrypted_farm(tmp_path: Path) -> None:

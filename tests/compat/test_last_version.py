@@ -53,20 +53,22 @@ def landed() -> str:
     return commits[0 if git("status", "--porcelain", "--", "wlc", "wlr").strip() else 1]
 
 
-@pytest.fixture(params=["the first one of this format", "the last one"])
-def last(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with the packages of an earlier version."""
+@pytest.fixture
+def earlier(tmp_path: Path) -> list[Path]:
+    """Folders with the packages of the first version of this format, and of the last one."""
+    folders = [tmp_path / "first", tmp_path / "last"]
     try:
-        content = git("archive", landed() if request.param == "the last one" else BASE, "wlc", "wlr")
+        contents = [git("archive", commit, "wlc", "wlr") for commit in (BASE, landed())]
     except (OSError, IndexError, subprocess.CalledProcessError):
         pytest.skip(f"there is no history with {BASE} here: a shallow clone, or no git")
-    folder = tmp_path / "last"
-    with tarfile.open(fileobj=BytesIO(content)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    for folder, content in zip(folders, contents, strict=True):
+        with tarfile.open(fileobj=BytesIO(content)) as archive:
+            archive.extractall(folder, filter="data")
+    return folders
 
 
-def test_two_versions_take_turns_on_one_farm(last: Path, tmp_path: Path) -> None:
+def test_versions_take_turns_on_one_farm(earlier: list[Path], tmp_path: Path) -> None:
+    first, last = earlier
     (work := tmp_path / "work").mkdir()
 
     def turn(packages: Path, what: str, value: int = 0) -> None:
@@ -75,7 +77,8 @@ def test_two_versions_take_turns_on_one_farm(last: Path, tmp_path: Path) -> None
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{what} by {packages}: {done.stderr}"
 
-    turn(last, "master")
-    for value, (writes, reads) in enumerate([(last, ROOT), (ROOT, last), (last, ROOT)], 1):
+    turn(first, "master")
+    for value, (writes, readers) in enumerate([(first, [ROOT]), (ROOT, [first, last]), (last, [ROOT])], 1):
         turn(writes, "write", value)
-        turn(reads, "replicate")
+        for reads in readers:
+            turn(reads, "replicate")

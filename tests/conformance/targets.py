@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 import duckdb
 import psycopg
 
+import wlr
+from tests.handmade import HandmadeFarm, Rows
 from tests.lake import any_file, surplus
+from tests.oracle import replayed
 from tests.postgres.cluster import Cluster, execute
-from tests.postgres.held import Held, held_by_duckdb, held_by_postgres
+from tests.postgres.held import Held, held_by_duckdb, held_by_postgres, held_in
+from wlc.farm.model import Clear, Name, SequencePosition
 from wlr.engine.contract import DatabaseFile, Guarded, Lake, Rebuildable, Roles
 from wlr.engine.duckdb.swapping import lock_of, spare_of
 from wlr.engine.postgres.replica_connection import identity
@@ -167,3 +171,50 @@ class PostgresKind(Kind):
         with psycopg.connect(into) as connection:
             left = Path(tempfile.gettempdir()) / f"wlr-{identity(connection)}"
         return [str(left)] if left.exists() else []
+
+
+# What the tests share ------------------------------------------------------------------------------------------------
+
+T = Name("main", "t")
+KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
+
+
+def rows(*ids: int, v: str = "a") -> tuple[str, ...]:
+    return tuple(f"{id_}, '{v}'" for id_ in ids)
+
+
+def modelled(farm: HandmadeFarm, tick: int) -> Held:
+    """What the database held at a tick, by the model."""
+    with replayed(farm.url, tick) as (connection, catalog):
+        return held_in(connection, catalog)
+
+
+def in_t(*rows_: tuple[object, ...]) -> dict[str, int]:
+    """Rows of table t as `Kind.held` shows them."""
+    return {repr(list(row)): rows_.count(row) for row in rows_}
+
+
+def replicate(farm: HandmadeFarm, into: str, tick: int | None = None) -> wlr.Replicated:
+    return wlr.replicate(farm.url, into=into, tick=tick, engine="local")
+
+
+def publish_everything(farm: HandmadeFarm) -> None:
+    """Publish transactions of many kinds, in two batches."""
+    sequence = SequencePosition(Name("main", "s"), 7)
+    farm.publish(
+        [KEYED, "CREATE SEQUENCE s START 5"],
+        [Rows("t", rows(1, 2, 3)), sequence],
+        [Rows("t", rows(2, v="b"), rows(2))],
+        None,
+    )
+    farm.publish(
+        [Rows("t", removed=rows(1)), "CREATE TABLE bag (x DOUBLE, s VARCHAR)", Rows("bag", ("0.0, 'x'",) * 3)],
+        [Rows("t", rows(1, v="again"), ())],
+        [Rows("t", rows(9), rows(3)), Rows("bag", ("-0.0::DOUBLE, NULL", "5, ''"), ("0.0, 'x'",) * 2)],
+        [Clear(T, 3), Rows("t", rows(5))],
+        [Rows("t", rows(6))],
+        [Clear(Name("main", "bag"), 3)],
+        ["ALTER TABLE bag ADD COLUMN z INTEGER", Rows("bag", ("1, 'y', 7",) * 4)],
+        [Rows("bag", ("2, 'y', 7",), ("1, 'y', 7",) * 3)],
+        ["DROP TABLE t"],
+    )

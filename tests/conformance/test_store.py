@@ -115,7 +115,7 @@ def test_staged_objects_are_seen_when_they_are_created(store: Store, open_again:
 
 @pytest.mark.slow
 def test_of_many_creators_one_wins(open_again: Open) -> None:
-    for turn in range(10):
+    for turn in range(4):
         ready = threading.Barrier(8)
 
         def attempt(number: int, path: str = f"race/{turn}", ready: threading.Barrier = ready) -> int | None:

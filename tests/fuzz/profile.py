@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
 # DBFARM_EXAMPLES=20000 looks further, and at other examples each time.
 fuzzed = settings(
-    max_examples=EXAMPLES or 250,
+    max_examples=EXAMPLES or 100,
     deadline=None,
     derandomize=not EXAMPLES,
     database=None,

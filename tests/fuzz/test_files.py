@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,33 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.profile import broken, fuzzed, mutated, sealed, text_of
+from tests.unit.farm.test_json_records import BATCH, DOCUMENTS, LAYOUT, NOW, PATH, SHA, TABLE
 from wlc.farm.config import decode_config, encode_config
 from wlc.farm.errors import CorruptError
 from wlc.farm.log import decode_batch, encode_batch
 from wlc.farm.manifest import decode_manifest, encode_manifest
 from wlc.farm.model import (
-    Batch,
     Change,
-    Clear,
-    Column,
     Config,
     DataFile,
-    Ddl,
-    Digest,
-    Layout,
     Manifest,
-    Name,
     Origin,
-    Position,
-    SequencePosition,
-    SnapshotTable,
     TableFile,
-    Taken,
     Transaction,
 )
 from wlc.farm.registry import Replica, decode_replica, encode_replica
 from wlr.engine.parquet.folder import (
-    LakeTable,
     Pointer,
     Version,
     decode_pointer,
@@ -46,50 +35,12 @@ from wlr.engine.parquet.folder import (
     encode_pointer,
     encode_version,
 )
-from wlr.engine.replica_state import ReplicaState
-from wlr.replay.fold.files import FilePart
-from wlr.replay.plan.common_position import Contained
-from wlr.replay.plan.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOW = datetime(2026, 11, 20, 10, 0, 0, 1, UTC)
-SHA = "0123456789abcdef" * 4
-TABLE = Name("main", "t")
-LAYOUT = Layout((Column("id", "INTEGER", nullable=False), Column("g", "INTEGER", generated="id + 1")), ("id",))
-MADE = Ddl(
-    "CREATE TABLE",
-    TABLE,
-    "CREATE TABLE t (id INTEGER PRIMARY KEY)",
-    layout=LAYOUT,
-    original="create table t",
-    digest=Digest(3, 2**64 - 1),
-)
-POSITION = Position("h1", 9, 2, SHA)
-PATH = "sales_000000000002.d/0.parquet"
-BATCH = Batch(
-    "sales",
-    2,
-    "h1",
-    5,
-    9,
-    SHA,
-    "sales",
-    (
-        Transaction(5, "ann", NOW, NOW, (MADE, Change(TABLE, PATH, 2, 0), SequencePosition(Name("main", "s"), -3))),
-        Transaction(6, "bob", NOW, None),
-        Transaction(7, "ann", NOW, NOW, (Change(TABLE, PATH, 1, 2),), xid=77),
-        Transaction(9, 'b"o', NOW, NOW, (Clear(TABLE, 1),), Origin("h0", 3)),
-    ),
-    (TableFile(DataFile(PATH, 5, 731, SHA), TABLE, LAYOUT),),
-    {"h1": 9, "h0": 3},
-    Origin("h0", 4),
-    {TABLE: Digest(2, 17)},
-    lsn="0/16B3748",
-)
 # Of two tables and users, with columns of every kind.
-OTHER = "sales_000000000002.d/1.parquet"
+FIRST, SECOND = PATH.format(0), PATH.format(1)
 RUN = encode_batch(
     replace(
         BATCH,
@@ -100,7 +51,7 @@ RUN = encode_batch(
                     "ann" if tick % 3 else "bob",
                     NOW + timedelta(microseconds=tick * tick),
                     NOW + timedelta(seconds=1),
-                    (Change(TABLE, PATH, 1, 0), *([Change(TABLE, OTHER, tick, 2)] if tick % 2 else [])),
+                    (Change(TABLE, FIRST, 1, 0), *([Change(TABLE, SECOND, tick, 2)] if tick % 2 else [])),
                     xid=tick,
                 )
                 for tick in range(5, 14)
@@ -109,45 +60,13 @@ RUN = encode_batch(
         ),
         last=17,
         files=tuple(
-            TableFile(DataFile(path, rows, 731, SHA), TABLE, LAYOUT) for path, rows in ((PATH, 9), (OTHER, 55))
+            TableFile(DataFile(path, rows, 731, SHA), TABLE, LAYOUT) for path, rows in ((FIRST, 9), (SECOND, 55))
         ),
-        vector={"h1": 17},
+        vector={"h1": 17, "h0": 3},
     ),
     runs_from=0,
 )
-MANIFEST = Manifest(
-    "sales",
-    POSITION,
-    NOW,
-    "sales",
-    (MADE,),
-    (Ddl("CREATE INDEX", Name("main", "i"), "CREATE INDEX i ON t (id)"),),
-    (SnapshotTable(TABLE, LAYOUT, (DataFile("0.parquet", 3, 500, SHA),)),),
-    (SequencePosition(Name("main", "s"), 4),),
-    {"h1": 9},
-)
 CONFIG = Config("snapshots/000000000007", "wlc_logs", 1, 3, 0.5, NOW, "sales", "h1", 9, Origin("h0", 4))
-VERSION = Version(
-    position=POSITION,
-    batch_last=9,
-    clock=NOW,
-    digests={TABLE: Digest(3, 7)},
-    contained=Contained(9, {"h1": 9, "h0": 3}, 8, (Taken("rome", "h0", 3, 1, SHA),)),
-    made=NOW,
-    catalog="sales",
-    schema=(MADE,),
-    schema_after=(),
-    sequences=(SequencePosition(Name("main", "s"), 4),),
-    tables=(
-        LakeTable(
-            TABLE, LAYOUT, (FilePart(DataFile("data/main.t/000000000009-ab-0.parquet", 3, 500, SHA), ("1",), ("3",)),)
-        ),
-    ),
-)
-STATE = ReplicaState(
-    "ab", "/farm/sales", "sales", ("main.*",), beat_s=2.5, keep="3 days", accepted=frozenset({4}),
-    failure=Failure(8, "main.t", "id = 1", "why", NOW),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -166,17 +85,15 @@ def json_format(value: Any, encode: Any, decode: Any, where: str) -> Format:
 
 FORMATS = {
     "log file": Format(
-        encode_batch(BATCH), lambda d: decode_batch(d, "f/sales_000000000002"), encode_batch, b'{"sha256":"'
+        encode_batch(BATCH), lambda d: decode_batch(d, "f/shop_000000000002"), encode_batch, b'{"sha256":"'
     ),
-    "log file with a run": Format(RUN, lambda d: decode_batch(d, "f/sales_000000000002"), encode_batch, b'{"sha256":"'),
-    "manifest": json_format(MANIFEST, encode_manifest, decode_manifest, "f/manifest.json"),
-    "registration": json_format(
-        Replica("ab", "/copy", POSITION, NOW, NOW, "host", "ann"), encode_replica, decode_replica, "f/ab.json"
+    "log file with a run": Format(RUN, lambda d: decode_batch(d, "f/shop_000000000002"), encode_batch, b'{"sha256":"'),
+    "manifest": json_format(DOCUMENTS["manifest"](Manifest), encode_manifest, decode_manifest, "f/manifest.json"),
+    "registration": json_format(DOCUMENTS["replica"](Replica), encode_replica, decode_replica, "f/id.json"),
+    "lake's manifest": json_format(
+        DOCUMENTS["manifest"](Version), encode_version, decode_version, "lake/manifests/1.json"
     ),
-    "lake's manifest": json_format(VERSION, encode_version, decode_version, "lake/manifests/1.json"),
-    "lake's pointer": json_format(
-        Pointer("manifests/000000000009-ab.json", SHA, "ab", STATE), encode_pointer, decode_pointer, "lake/wlr.pointer"
-    ),
+    "lake's pointer": json_format(DOCUMENTS["pointer"](Pointer), encode_pointer, decode_pointer, "lake/wlr.pointer"),
 }
 LOGS = [kind for kind in FORMATS if kind.startswith("log file")]
 CONFIG_FORMAT = Format(encode_config(CONFIG), lambda data: decode_config(data, "f/wlc.config"), encode_config, b"")

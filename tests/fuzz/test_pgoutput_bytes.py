@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.profile import broken, fuzzed
-from tests.unit.test_pgoutput import Change, begin, commit, message, relation
+from tests.unit.capture.postgres.test_pgoutput import Change, begin, commit, message, relation
 from wlc.capture.postgres.pgoutput import Decoder, Rows
 from wlc.farm.errors import CorruptError, UnsupportedError
 

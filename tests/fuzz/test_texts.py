@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from cli.options import storage_options, tick_range
 from tests.fuzz.profile import EXAMPLES, fuzzed
-from tests.fuzz.test_files import STATE
+from tests.unit.farm.test_json_records import STATE
 from wlc.dialect import types
-from wlc.farm import paths
 from wlc.farm.addresses import without_password
 from wlc.farm.clock import format_time, parse_time, read_time
 from wlc.farm.config import format_beat, parse_beat
@@ -28,25 +27,7 @@ from wlr.spark.read.options import read_options
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 digits = st.sampled_from(["0", "7", "-1", "9" * 20, "9" * 5000, "٣", "1_0", "1e5", "nan", "inf", "0x1", " 5 "])
-words = st.sampled_from(
-    [
-        "now",
-        "ago",
-        "h",
-        "min",
-        "days",
-        "weeks",
-        ":",
-        "-",
-        "2026-11-20",
-        "T14:30",
-        "Z",
-        "+25:00",
-        "24:00",
-        "9999-12-31",
-        "0001-01-01",
-    ]
-)
+words = st.sampled_from("now ago h min days weeks : - 2026-11-20 T14:30 Z +25:00 24:00 9999-12-31 0001-01-01".split())
 texts = st.text(max_size=30) | st.lists(digits | words | st.just(" "), max_size=6).map("".join)
 
 
@@ -165,22 +146,9 @@ def test_storage_options(given_pairs: list[str]) -> None:
     assert storage_options(given_pairs[::-1]) is not None or not given_pairs
 
 
+OPTIONS = "table farm tick time changes from_tick to_tick maxBatchesPerTrigger memory partitions pushdown other".split()
 options = st.dictionaries(
-    st.sampled_from(
-        [
-            "table",
-            "farm",
-            "tick",
-            "time",
-            "changes",
-            "from_tick",
-            "to_tick",
-            "maxBatchesPerTrigger",
-            "memory",
-            "partitions",
-        ]
-    )
-    | st.sampled_from(["pushdown", "storage.a", "storage.a.b", "storage.", "other"]),
+    st.sampled_from([*OPTIONS, "storage.a", "storage.a.b", "storage."]),
     texts | st.sampled_from(["true", "false", "TRUE", "t", "main.t", "1"]),
     max_size=5,
 )
@@ -205,29 +173,11 @@ parts = st.sampled_from(
         "DECIMAL(10,2)",
         "DECIMAL(٣,1)",
         "ENUM('a', 'b''c')",
-        "STRUCT(",
-        "MAP(",
-        "UNION(",
-        "TUPLE(",
-        ")",
-        ", ",
-        "[]",
-    ]
-    + [
-        "[3]",
-        "[٣]",
-        "[",
-        "]",
-        '"a b" ',
-        "a ",
-        "'",
-        '"',
         "TIMESTAMP WITH TIME ZONE",
         "GEOMETRY('x')",
-        "; DROP TABLE t",
-        "--",
-        "\n",
     ]
+    + ["STRUCT(", "MAP(", "UNION(", "TUPLE(", ")", ", ", "[]", "[3]", "[٣]", "[", "]", '"a b" ', "a ", "'", '"']
+    + ["; DROP TABLE t", "--", "\n"]
 )
 type_texts = st.lists(parts, max_size=12).map("".join) | st.text(max_size=30)
 
@@ -264,21 +214,6 @@ def test_types_without_end_take_no_time(text: str) -> None:
     except UnsupportedError as error:
         assert len(str(error)) < 1000
     assert time.monotonic() - began < 120
-
-
-@fuzzed
-@given(
-    st.text(max_size=40) | st.sampled_from(["sales_000000000001", "sales_000000000001.d/0.parquet", "replicas/a.json"])
-)
-def test_paths(text: str) -> None:
-    if (number := paths.parse_log_path("sales", text)) is not None:
-        assert paths.log_path("sales", number) == text
-    if (data := paths.parse_data_path("sales", text)) is not None:
-        assert paths.data_path("sales", *data) == text
-    if (tick := paths.parse_manifest_path(text)) is not None:
-        assert paths.manifest_path(tick) == text
-    if (replica := paths.parse_replica_path(text)) is not None:
-        assert paths.replica_path(replica) == text
 
 
 values = texts | st.sampled_from(

@@ -12,7 +12,7 @@ import wlc
 import wlr
 from tests.postgres.cluster import execute
 from tests.sampling import sampled
-from tests.unit.test_types import EXPRESSIONS, VALUES
+from tests.unit.dialect.test_types import EXPRESSIONS, VALUES
 from wlc.dialect.sql import quote
 from wlc.farm.errors import ReplayError
 from wlr.engine.postgres.expressions import column_type

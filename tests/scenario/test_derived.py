@@ -26,7 +26,7 @@ from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.sampling import machine_settings
 from tests.scenario.test_reading import Bag, Model
 from tests.scenario.test_row_filters import KEY, KINDS, MASKS, T, filters
-from tests.unit.test_types import VALUES
+from tests.unit.dialect.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FencedError, UnavailableError

@@ -276,7 +276,7 @@ def rewrite(farm: HandmadeFarm, number: int, old: Layout, new: Layout) -> None:
     farm.db.logs.create(path, encode_batch(replace(batch, files=files)))
 
 
-# Statements that say something else than they do; tests/unit/test_claims.py walks all kinds of lies
+# Statements that say something else than they do; tests/unit/replay/test_claims.py walks all kinds of lies
 
 
 IS_T = DbObject("TABLE", T)

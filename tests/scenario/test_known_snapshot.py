@@ -11,7 +11,7 @@ import pytest
 import wlc
 from tests.sampling import sampled
 from tests.sound import assert_sound
-from tests.unit.test_digest import VALUES
+from tests.unit.dialect.test_digest_sql import VALUES
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:

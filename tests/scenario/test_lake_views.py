@@ -12,7 +12,7 @@ from cli.command import run_app
 from cli.wlr import app
 from tests.handmade import HandmadeFarm, Rows
 from tests.scratch import attached
-from tests.unit.test_types import VALUES
+from tests.unit.dialect.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError
 

@@ -18,7 +18,7 @@ from tests.new_master import new_master
 from tests.oracle import contents
 from tests.scenario.test_types_end_to_end import WIDE, change, fill
 from tests.scratch import attached
-from tests.unit.test_types import VALUES
+from tests.unit.dialect.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError

@@ -24,7 +24,7 @@ from tests.sampling import machine_settings
 from tests.scenario.test_reading import CONDITIONS, Bag, Model
 from tests.scenario.test_types_end_to_end import WIDE, change, fill
 from tests.selection import engine_params
-from tests.unit.test_types import VALUES
+from tests.unit.dialect.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.model import Clear, Name
 from wlr.engine.replica_state import ReplicaState, decode, encode

@@ -55,7 +55,7 @@ OF_389_DS = {
         "test_sites_counterexamples.py::test_a_site_that_was_silent_for_too_long_is_refused"
     ),
     "changelog_trimming_test (not for a replica that never saw it)": (
-        "../unit/test_retention.py::test_a_replica_never_heard_of_is_not_taken_for_caught_up"
+        "../unit/masters/test_retention.py::test_a_replica_never_heard_of_is_not_taken_for_caught_up"
     ),
     "cleanallruv_test (clean)": "test_sites_anew.py::test_a_history_whose_site_left_leaves_all_vectors",
     "cleanallruv_test (force)": "test_sites_membership.py::test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say",

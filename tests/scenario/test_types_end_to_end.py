@@ -10,7 +10,7 @@ import pytest
 import wlc
 import wlr
 from tests.lake import any_file
-from tests.unit.test_types import EXPRESSIONS, NESTINGS, VALUES, WRAPS
+from tests.unit.dialect.test_types import EXPRESSIONS, NESTINGS, VALUES, WRAPS
 from wlc.dialect.sql import literal, quote
 
 if TYPE_CHECKING:

@@ -61,13 +61,18 @@ def test_versions_are_not_for_sources_in_python(spark: SparkSession, orders: str
             spark.sql(f"SELECT * FROM {orders} {moment}")
 
 
-def test_changes_are_a_table_too(spark: SparkSession, farm: HandmadeFarm) -> None:
+def test_changes_are_a_table_too_and_a_view_is_read(spark: SparkSession, farm: HandmadeFarm) -> None:
     spark.sql(f"CREATE TABLE shop_feed USING dbfarm OPTIONS (database '{farm.url}', `table` 't', changes 'true')")
     try:
         found = spark.sql("SELECT i, _tick, _change_type FROM shop_feed WITH (from_tick = 2)")
         assert texts(found) == {("2", "2", "insert"): 1}
     finally:
         spark.sql("DROP TABLE shop_feed")
+    spark.sql(f"CREATE TEMPORARY VIEW shop_view USING dbfarm OPTIONS (database '{farm.url}', `table` 't')")
+    try:
+        assert texts(spark.sql("SELECT * FROM shop_view")) == {("1", "a"): 1, ("2", "b"): 1}
+    finally:
+        spark.sql("DROP VIEW shop_view")
 
 
 def test_what_a_catalog_does_not_keep_is_refused(spark: SparkSession, farm: HandmadeFarm) -> None:
@@ -81,11 +86,3 @@ def test_what_a_catalog_does_not_keep_is_refused(spark: SparkSession, farm: Hand
             spark.table("shop_declared").collect()
     finally:
         spark.sql("DROP TABLE shop_declared")
-
-
-def test_a_view_is_read(spark: SparkSession, farm: HandmadeFarm) -> None:
-    spark.sql(f"CREATE TEMPORARY VIEW shop_view USING dbfarm OPTIONS (database '{farm.url}', `table` 't')")
-    try:
-        assert texts(spark.sql("SELECT * FROM shop_view")) == {("1", "a"): 1, ("2", "b"): 1}
-    finally:
-        spark.sql("DROP VIEW shop_view")

@@ -98,13 +98,7 @@ def test_a_read_is_of_the_moment_in_which_it_was_made(spark: SparkSession, tmp_p
     assert texts(frame) == {("1",): 1}
     assert texts(changes.select("i")) == {("1",): 1}
     assert texts(read(spark, farm.url, "t")) == {("1",): 1, ("2",): 1}
-
-
-def test_time_travel_is_by_commit_time(spark: SparkSession, tmp_path: Path) -> None:
-    farm = HandmadeFarm(tmp_path)
-    farm.publish(["CREATE TABLE t (i INTEGER)"], [Rows("t", added=("1",))], [Rows("t", added=("2",))])
-    assert texts(read(spark, farm.url, "t", time=format_time(time_of(2)))) == {("1",): 1}
-    assert texts(read(spark, farm.url, "T", time=format_time(time_of(3)))) == {("1",): 1, ("2",): 1}
+    assert texts(read(spark, farm.url, "T", time=format_time(time_of(1)))) == {("1",): 1}
 
 
 # Changes of the schema -----------------------------------------------------------------------------------------------
@@ -190,11 +184,6 @@ def test_range_of_changes_includes_both_ends(spark: SparkSession, tmp_path: Path
     assert texts(read(spark, farm.url, "t", changes=True, from_tick=9)) == {}
     with pytest.raises(Exception, match="tick 9 is not published: the farm's last one is 8"):
         read(spark, farm.url, "t", changes=True, to_tick=9)
-
-
-def test_a_range_may_be_of_times(tmp_path: Path) -> None:
-    farm = HandmadeFarm(tmp_path)
-    farm.publish(["CREATE TABLE t (i INTEGER)"], *[[Rows("t", added=(str(tick),))] for tick in range(2, 8)])
     times = {"from_time": format_time(time_of(3)), "to_time": format_time(time_of(6))}
     assert sorted(tasks_rows(farm.url, "t", "i", changes="true", **times)) == [(str(tick),) for tick in range(3, 7)]
     long_ago = tasks_rows(farm.url, "t", "i", changes="true", from_time="2000-01-01", to_tick="2")

@@ -25,27 +25,27 @@ CASES = {
     ),
     "require_recent_heartbeat": (
         FIND,
-        "unit/test_choice.py::test_require_recent_heartbeat",
+        "unit/tiers/test_choice.py::test_require_recent_heartbeat",
         "scenario/test_tiers.py::test_who_is_silent_is_no_candidate_and_an_hourly_relay_is",
     ),
     "phys_rep_nomatch": (
         PRUNED,
-        "unit/test_choice.py::test_phys_rep_nomatch",
+        "unit/tiers/test_choice.py::test_phys_rep_nomatch",
     ),
     "verify_fanout_overrides, fanout_myoverride": (
         FIND,
-        "unit/test_choice.py::test_verify_fanout_overrides",
+        "unit/tiers/test_choice.py::test_verify_fanout_overrides",
         "scenario/test_tiers.py::test_slots_above_a_lowered_fan_out_are_void",
         "scenario/test_tiers.py::test_defect_a_many_who_claim_at_once_get_no_more_slots_than_there_are",
     ),
     "physrep_max_pending": (
         FIND,
-        "unit/test_choice.py::test_physrep_max_pending",
-        "unit/test_upstreams.py::test_a_hundred_pending_registrations_are_read_and_nobody_waits_for_them",
+        "unit/tiers/test_choice.py::test_physrep_max_pending",
+        "unit/tiers/test_upstreams.py::test_a_hundred_pending_registrations_are_read_and_nobody_waits_for_them",
     ),
     "match_overlap": (
         PRUNED,
-        "unit/test_choice.py::test_match_overlap",
+        "unit/tiers/test_choice.py::test_match_overlap",
     ),
     "verify_log_cursor_gen, physrep_truncate": (
         PAST,
@@ -56,13 +56,13 @@ CASES = {
     "non_existent_record, tranlog_timeout, tranlog_blocklsn": (
         PAST,
         "conformance/test_target.py::test_log_that_was_pruned_and_another_past",
-        "unit/test_follow.py::test_every_round_waits_for_the_farm_and_ends_with_what_does_not_pass",
-        "unit/test_news.py::test_a_new_log_file_ends_the_wait",
-        "unit/test_news.py::test_a_signal_ends_the_wait",
+        "unit/cli/test_following.py::test_every_round_waits_for_the_farm_and_ends_with_what_does_not_pass",
+        "unit/farm/test_rounds.py::test_a_new_log_file_ends_the_wait",
+        "unit/farm/test_rounds.py::test_a_signal_ends_the_wait",
     ),
     "revconn_source_cluster, _class, verify_revconn_fix, _populate_error, _retry": (
         PUSH,
-        "unit/test_upstreams.py::test_pushes_mean_readers_by_class_host_and_site",
+        "unit/tiers/test_upstreams.py::test_pushes_mean_readers_by_class_host_and_site",
         "scenario/test_pushing.py::test_one_line_serves_a_class_and_a_bad_entry_nobody",
     ),
     "clustered_revconn": (
@@ -76,18 +76,18 @@ CASES = {
     "revconn_metadb_failure_test": (PUSH,),
     "physrep_allowed_source, rtcpu_source, revconn_rtcpu": (
         FIND,
-        "unit/test_choice.py::test_physrep_allowed_source_by_class",
-        "unit/test_choice.py::test_physrep_allowed_source_is_neither_the_reader_nor_below_it_nor_marked_down",
+        "unit/tiers/test_choice.py::test_physrep_allowed_source_by_class",
+        "unit/tiers/test_choice.py::test_physrep_allowed_source_is_neither_the_reader_nor_below_it_nor_marked_down",
         "scenario/test_pushing.py::test_a_farm_that_was_taken_out_pushes_to_nobody",
     ),
     "multimeta, test_intermediate_physrep_active_status, verify_alt_metadb_system_table": (
         REGISTRIES,
-        "unit/test_attaching.py::test_multimeta",
-        "unit/test_attaching.py::test_intermediate_physrep_active_status",
-        "unit/test_attaching.py::test_verify_alt_metadb_system_table",
+        "unit/tiers/test_attaching.py::test_multimeta",
+        "unit/tiers/test_attaching.py::test_intermediate_physrep_active_status",
+        "unit/tiers/test_attaching.py::test_verify_alt_metadb_system_table",
     ),
     "metadb_sql_count, no_cached_metadb_connections": (
-        "unit/test_choice.py::test_keepalives_and_rounds_of_an_idle_process_keep_their_bound",
+        "unit/tiers/test_choice.py::test_keepalives_and_rounds_of_an_idle_process_keep_their_bound",
         "scenario/test_requests.py::test_defect_f_an_idle_follower_asks_six_times_a_minute_at_most",
     ),
     "incoherent_test, incoherent_master, physrep_block_writes_correct_rcode, test_sp_no_readonly, nophyswrite": (
@@ -97,10 +97,10 @@ CASES = {
     ),
     "phys_rep_firstfile_rollout, verify_tunable_defaults, keepalive_v2": (
         FIND,
-        "unit/test_registry.py::test_firstfile_rollout_a_registration_without_newer_keys_is_read",
-        "unit/test_registry.py::test_keepalive_v2_a_key_that_nobody_knows_is_refused_by_name",
-        "unit/test_registry.py::test_verify_tunable_defaults_a_setting_that_the_file_lacks_has_its_default",
-        "unit/test_choice.py::test_settings_come_back_and_wrong_ones_are_refused",
+        "unit/farm/test_registry.py::test_firstfile_rollout_a_registration_without_newer_keys_is_read",
+        "unit/farm/test_registry.py::test_keepalive_v2_a_key_that_nobody_knows_is_refused_by_name",
+        "unit/farm/test_registry.py::test_verify_tunable_defaults_a_setting_that_the_file_lacks_has_its_default",
+        "unit/tiers/test_choice.py::test_settings_come_back_and_wrong_ones_are_refused",
     ),
     "physrep_delfiles": (
         PRUNED,
@@ -126,11 +126,11 @@ WITHOUT_STORY = {"metadb_sql_count, no_cached_metadb_connections"}
 # What the original does wrong.
 DEFECTS = {
     "a": (
-        "unit/test_choice.py::test_defect_a_a_fan_out_of_one_admits_one",
+        "unit/tiers/test_choice.py::test_defect_a_a_fan_out_of_one_admits_one",
         "scenario/test_tiers.py::test_defect_a_many_who_claim_at_once_get_no_more_slots_than_there_are",
     ),
-    "b": ("unit/test_choice.py::test_defect_b_tiers_begin_with_the_origin_and_end_in_circles",),
-    "c": ("unit/test_choice.py::test_defect_c_stuck_compares_positions_as_tuples",),
+    "b": ("unit/tiers/test_choice.py::test_defect_b_tiers_begin_with_the_origin_and_end_in_circles",),
+    "c": ("unit/tiers/test_choice.py::test_defect_c_stuck_compares_positions_as_tuples",),
     "d": ("scenario/test_tiers.py::test_defect_d_pruning_of_each_place_waits_for_its_own_children",),
     "e": ("scenario/test_feed.py::test_defect_e_what_is_too_much_is_dropped_and_said",),
     "f": ("scenario/test_requests.py::test_defect_f_an_idle_follower_asks_six_times_a_minute_at_most",),

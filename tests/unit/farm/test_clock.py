@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wlc.farm.clock import format_short, format_time, parse_age, parse_time, read_time
+from wlc.farm.errors import InvalidError
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, 7, UTC)
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_times_are_read_back_as_written(moment: datetime) -> None:
+    assert read_time(format_time(moment)) == moment
+    assert parse_time(format_time(moment)) == moment
+
+
+def test_times_are_written_in_utc_with_microseconds() -> None:
+    there = datetime(2026, 11, 20, 14, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    assert format_time(there) == "2026-11-20T08:30:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-11-20T10:00:00Z", "2026-11-20 10:00:00.000001Z", "2026-11-20T10:00:00.000001", "2026-02-30T10:00:00.000001Z"]
+    + ["2026-11-20T10:00:00.000001+00:00", "", "２026-11-20T10:00:00.000001Z"],
+)
+def test_the_farm_has_one_form_of_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a time of the farm|day is out of range"):
+        read_time(text)
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [("now", 0), ("-2h", 7200), ("2 hours ago", 7200), ("- 30 min", 1800), ("1.5 days ago", 129600), ("-1w", 604800)]
+    + [("90 SECONDS AGO", 90), (" -5m ", 300), ("1 minute ago", 60), ("10m ago", 600)],
+)
+def test_distances_go_back_from_now(text: str, seconds: float) -> None:
+    assert parse_time(text, NOW) == NOW - timedelta(seconds=seconds)
+
+
+def test_a_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert parse_time("2026-11-20 14:30") == datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+        assert parse_time("2026-11-20") == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("9:00", NOW) == datetime(2026, 11, 20, 3, 30, tzinfo=UTC)
+        assert parse_time("09:00:00.5", NOW) == datetime(2026, 11, 20, 3, 30, 0, 500000, tzinfo=UTC)
+        assert parse_time("Yesterday 14:30", NOW) == datetime(2026, 11, 19, 9, 0, tzinfo=UTC)
+        assert parse_time("today", NOW) == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("yesterday", NOW + timedelta(hours=7)) == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("2026-11-20 9:05", NOW) == datetime(2026, 11, 20, 3, 35, tzinfo=UTC)
+        assert parse_time("2026-11-20T14:30:00+02:00") == datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "ages, texts",
+    [
+        ((0, 3600), ["17:30:00", "16:30:00"]),
+        ((0, 86400), ["11-20 17:30:00", "11-19 17:30:00"]),
+        ((0, 86400 * 365), ["2026-11-20 17:30:00", "2025-11-20 17:30:00"]),
+        ((), []),
+    ],
+)
+def test_short_times_leave_out_what_all_share_with_now(ages, texts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert format_short([NOW - timedelta(seconds=age) for age in ages], NOW) == texts
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text, hour",
+    [("9:00 Europe/Berlin", 8), ("2026-11-20 9:00 Europe/Berlin", 8), ("2026-07-20 9:00 Europe/Berlin", 7)]
+    + [("2026-11-20T14:30 UTC", 14), ("yesterday 20:00 America/New_York", 1), ("2026-11-20 America/New_York", 5)],
+)
+def test_a_zone_may_be_named(text: str, hour: int) -> None:
+    assert parse_time(text, NOW).hour == hour
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["25:00", "9:0", "9:00 Mars/Olympus", "9:00 ../etc", "yesterday 9", "9", "UTC", "today now"]
+    + ["", "yesterday-ish", "2026-13-01", "-2 parsecs", "3h", "-9e99d", "-99999999999 weeks"],
+)
+def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InvalidError, match="is not a time") as caught:
+        parse_time(text, NOW)
+    assert "'2 hours ago'" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("text", ["500ms", "3hs", "2ds", "1 ss"])
+def test_units_have_no_false_plural(text: str):
+    with pytest.raises(InvalidError):
+        parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("2026-10-25 02:30 Europe/Berlin", "2026-10-25T00:30:00.000000Z or 2026-10-25T01:30:00.000000Z"),
+        ("2026-03-29 02:30 Europe/Berlin", "2026-03-29T00:30:00.000000Z or 2026-03-29T01:30:00.000000Z"),
+    ],
+)
+def test_a_time_that_is_there_twice_or_never_is_refused(text: str, hint: str):
+    with pytest.raises(InvalidError, match="is not one time") as refused:
+        parse_time(text)
+    assert hint in (refused.value.hint or "")
+    assert parse_time(text.replace("02:30", "04:30")).tzinfo is UTC
