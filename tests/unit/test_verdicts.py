@@ -7,7 +7,7 @@ them with real sites.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -54,7 +54,7 @@ class Case:
     counts: dict[str, int]
     rejected: tuple[str, list[tuple[object, ...]]] | None = None
     held: dict[str, dict[str, str]] = field(default_factory=dict)
-    lines: tuple[tuple[str, int] | tuple[str, int, int, str], ...] = ()
+    lines: tuple[tuple[Any, ...], ...] = ()
     reads: tuple[tuple[int, str, int, bool], ...] = ()
     past: Past = field(default_factory=lambda: CUT)
     reads_past: Past | None = None
@@ -268,6 +268,13 @@ CASES = {
         lines=(("u", 1),),
         rules=MIXED,
     ),
+    "a dependent that is in conflict by rule epoch, too": Case(
+        [[("t", 1, "x", "a"), ("t", 2, "x", "a")], [("t", 2, "a", "b"), ("u", 1, "x", "b")]],
+        whole(4, 3, 2, 1),
+        held={"t": {"k1": "oslo", "k2": "x"}, "u": {"k1": "oslo"}},
+        lines=(("t", 1), ("u", 1)),
+        rules=MIXED,
+    ),
     "r1 r3, not tracked": Case(
         [[("u", 3, "x", "rome")]],
         {},
@@ -316,8 +323,7 @@ def primary_of(case: Case) -> HandmadePrimary:
     primary = HandmadePrimary(names=("t", "u", "n"), rules=case.rules)
     for table, rows in case.held.items():
         primary.rows(table, **rows)
-    for table, key, *named in case.lines:
-        tick, history = named or (20, P)
+    for table, key, tick, history in ((*each, 20, P)[:4] for each in case.lines):
         primary.line(table, key, tick=tick, history=history)
     return primary
 
