@@ -579,20 +579,12 @@ OF_DOCS = """
     CREATE TABLE documents (k INTEGER PRIMARY KEY, version INTEGER);
     CREATE TABLE tickets (k INTEGER PRIMARY KEY, revision INTEGER);
 """ + "".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR);" for table in KEYED)
-
-
 PAGES = sorted((Path(__file__).parents[2] / "docs").glob("sites*.md"))
-
-
 SITES_TEXT = "\n".join(page.read_text() for page in PAGES)
-
-
 # With the name of a table, not of a column or rule in general; the chapters on roles name the farm otherwise.
 COMMANDS = sorted(
     {match.rstrip(" ") for match in re.findall(r"wlc rule sales [^`#\n]+", SITES_TEXT) if "TABLE" not in match}
 )
-
-
 STAR_RULES = ("epoch", "epoch_trans")
 
 
