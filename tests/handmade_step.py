@@ -93,28 +93,40 @@ class HandmadePrimary:
         ticks: Sequence[int] = (),
     ) -> dict[str, int]:
         """Judge transactions of a site; returns the counters by name."""
-        pasts, began = (self._of_each(transactions, of) for of in (past, reads_past))
-        numbers = ticks or range(1, len(transactions) + 1)
-        seen = [
-            Seen(line, Origin(history, tick), {history: tick - 1, **each}, read)
-            for line, (tick, each, read) in enumerate(zip(numbers, pasts, began, strict=True), start=1)
-        ]
+        seen = self._seen(transactions, past, reads_past, history, ticks)
         self.found: verdicts.Verdicts = verdicts.judge(
             self.connection, seen, self._step(transactions, reads), self._named_rules()
         )
         return {name: count for (_, name), count in self.found.counts.items()}
+
+    def _seen(
+        self, transactions: Sequence[object], past: Any, reads_past: Any, history: str = S, ticks: Sequence[int] = ()
+    ) -> list[Seen]:
+        """Return what the site had seen when it committed each transaction, and when each began."""
+        pasts, began = (self._of_each(transactions, of) for of in (past, reads_past))
+        numbers = ticks or range(1, len(transactions) + 1)
+        return [
+            Seen(line, Origin(history, tick), {history: tick - 1, **each}, read)
+            for line, (tick, each, read) in enumerate(zip(numbers, pasts, began, strict=True), start=1)
+        ]
 
     @staticmethod
     def _of_each(transactions: Sequence[object], value: Any) -> Sequence[Any]:
         """Return the values of transactions, or the one that is that of all."""
         return [value] * len(transactions) if value is None or isinstance(value, Mapping) else value
 
-    def count(self, *transactions: Sequence[Row], reads: Sequence[tuple[int, str, int, bool]] = ()) -> dict[str, int]:
-        """Judge transactions of a site that has taken nothing, and answer; returns what users see counted, by name."""
+    def count(
+        self,
+        *transactions: Sequence[Row],
+        past: Mapping[str, int] | Sequence[Mapping[str, int]] = CUT,
+        reads: Sequence[tuple[int, str, int, bool]] = (),
+        reads_past: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
+    ) -> dict[str, int]:
+        """Judge transactions of a site, and answer; returns what users see counted, by name."""
         journal.install(self.connection, "memory")
         for table in self.tables.values():
             journal.add_layout(self.connection, table)
-        seen = [Seen(line, Origin(S, line), {S: line - 1, **CUT}) for line in range(1, len(transactions) + 1)]
+        seen = self._seen(transactions, past, reads_past)
         where = Detection("memory", "oslo", "rome", datetime(2026, 5, 4, tzinfo=UTC))
         judging.judge(self.connection, where, seen, self._step(transactions, reads), self._named_rules())
         return {counter.name: counter.value for counter in rejected_rows.counters(self.connection, "memory")}

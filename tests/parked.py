@@ -32,8 +32,12 @@ SCHEMA = """
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Sites:
+    return found_shop(tmp_path)
+
+
+def found_shop(folder: Path) -> Sites:
     """Oslo and Rome, and no rules."""
-    sites = Sites(tmp_path)
+    sites = Sites(folder)
     sites.found(SCHEMA)
     sites.join("rome")
     return sites

@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -193,6 +194,19 @@ def take_from(sites: Sites, *ways: str) -> list[int]:
         wlc.flush(sites.file(source))
         taken.append(sum(each.transactions for each in wlc.take(sites.file(site), site=source)))
     return taken
+
+
+def play(sites: Sites, steps: Iterable[str]) -> None:
+    """Do steps in their order: with `rome: STATEMENT` a site commits, and with `oslo>rome` rome takes what oslo publishes.
+
+    What a site commits without anything in between is one log file.
+    """
+    for site, group in groupby((step.partition(": ") for step in steps), key=lambda parts: parts[0]):
+        statements = [statement for _, _, statement in group]
+        if ">" in site:
+            take_from(sites, site)
+        else:
+            sites.write(site, *statements)
 
 
 def refuse_repetitions(sites: Sites) -> None:

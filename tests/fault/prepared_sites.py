@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -16,8 +20,6 @@ from wlc.multi_master.circle import read_circle
 from wlc.multi_master.circle_place import site_database
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wlc.farm.database import FarmDatabase
 
 FARM = "memory://prepared-sites"
@@ -119,3 +121,88 @@ def logged(sites: Sites) -> dict[str, list[tuple[str, int]]]:
         assert wlr.verify_farm(sites.log(name).url, full=True).problems == ()
         logs[name] = found
     return logs
+
+
+# What examples of a state machine begin with --------------------------------------------------------------------------
+
+NAMES = ("oslo", "paris", "rome", "york")
+COMMON = {"t": "epoch_trans", "e": "epoch"}
+# Whose reads count, as long as it has the rule epoch_trans.
+READ_TABLE = "t"
+# What the tables hold when an example begins.
+ROWS = {(READ_TABLE, 1): "x", (READ_TABLE, 2): "x"}
+MODELLED = {**COMMON, "s": "epoch_trans", "n": "", "o": "owner"}
+OWNER = 1
+# Tables with constraints, which the model does not know, beside the common ones: in the end they are equal.
+CONSTRAINED = {
+    "u": "CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE)",
+    "parents": "CREATE TABLE parents (k INTEGER PRIMARY KEY, v VARCHAR)",
+    "children": "CREATE TABLE children (k INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents (k))",
+}
+CONSTRAINED_RULES = {"u": "epoch", "parents": "epoch_trans", "children": "epoch_trans"}
+
+
+@dataclass(frozen=True)
+class Beginning(Start):
+    """Files and farm of three sites that an example begins with, or of two, and a replica of each.
+
+    Attributes:
+        rules: Rules of the tables that the model knows.
+        constrained: Tables that it does not know.
+    """
+
+    rules: dict[str, str]
+    constrained: tuple[str, ...]
+
+    @property
+    def is_constrained(self) -> bool:
+        return bool(self.constrained)
+
+
+made_folders: list[Path] = []
+
+
+@cache
+def started(number: int, *, is_constrained: bool) -> Beginning:
+    """Make so many sites once, with tables of the one kind or the other."""
+    rules = dict(COMMON if is_constrained else MODELLED)
+    constrained = CONSTRAINED if is_constrained else {}
+    made = PreparedSites(Path(tempfile.mkdtemp(prefix="dbfarm-", dir=quick_folder())))
+    made_folders.append(made.folder)
+    empty_farm()
+    rows = [f"INSERT INTO {table} VALUES ({key}, '{held}')" for (table, key), held in ROWS.items()]
+    made.found("; ".join([*(_table(table) for table in rules), *constrained.values(), *rows]))
+    for name in NAMES[1:number]:
+        made.join(name)
+    for table, found in {**rules, **(CONSTRAINED_RULES if is_constrained else {})}.items():
+        if found:
+            wlc.set_rule(
+                "sales",
+                table,
+                found,
+                site=NAMES[OWNER] if found == "owner" else "",
+                reads=reads_of(table, found),
+                farm=made.farm,
+            )
+    for name in made.names:
+        wlc.take(made.file(name))
+    for name in made.names:
+        wlr.replicate(made.log(name).url, into=replica_of(made.folder, name), register=False)
+    return Beginning(made.folder, made.saved().farm, tuple(made.names), rules, tuple(constrained))
+
+
+def _table(table: str) -> str:
+    key = "VARCHAR COLLATE NOCASE" if table == "s" else "INTEGER"
+    return f"CREATE TABLE {table} (k {key} PRIMARY KEY, v VARCHAR)"
+
+
+def reads_of(table: str, found: str) -> str:
+    return "shared" if (table, found) == (READ_TABLE, "epoch_trans") else "none"
+
+
+def replica_of(folder: Path, site: str) -> Path:
+    return folder / f"replica of {site}.duckdb"
+
+
+def quick_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

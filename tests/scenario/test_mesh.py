@@ -1,10 +1,15 @@
-"""Sites that all read each other: the newest change of each row counts, whatever way it comes; see docs/sites-rules.md."""
+"""Sites that all read each other: the newest change of each row counts, whatever way it comes; see docs/sites-rules.md.
+
+E, X and C are cases of MySQL NDB Cluster's ndb_rpl; others name the tests of spock and 389 Directory Server that they follow.
+"""
 
 from __future__ import annotations
 
 import json
 from datetime import timedelta
+from itertools import permutations
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -13,12 +18,14 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sampling import sampled
-from tests.sites import Sites, clock_ahead, refuse_repetitions, take_from
+from tests.sites import Sites, clock_ahead, play, refuse_repetitions, take_from
 from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError, UnsupportedError
 from wlc.multi_master.circle import read_circle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
 
 SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
@@ -45,91 +52,6 @@ def new_mesh(folder: Path, *others: str) -> Sites:
     return sites
 
 
-# What the sites commit one after the other while nobody takes, and what t holds everywhere afterwards.
-CASES: dict[str, tuple[list[str], dict[int, str | None]]] = {
-    "E3 both insert": (
-        ["oslo: INSERT INTO t VALUES (3, 'oslo')", "rome: INSERT INTO t VALUES (3, 'rome')"],
-        {3: "rome"},
-    ),
-    "E4 both update": (
-        ["rome: UPDATE t SET v = 'rome' WHERE k = 1", "oslo: UPDATE t SET v = 'oslo' WHERE k = 1"],
-        {1: "oslo"},
-    ),
-    "E5 deleted last": (["oslo: UPDATE t SET v = 'oslo' WHERE k = 1", "rome: DELETE FROM t WHERE k = 1"], {1: None}),
-    "E6 updated last": (["oslo: DELETE FROM t WHERE k = 1", "rome: UPDATE t SET v = 'rome' WHERE k = 1"], {1: "rome"}),
-    "E7 both delete": (["oslo: DELETE FROM t WHERE k = 1", "rome: DELETE FROM t WHERE k = 1"], {1: None}),
-    "E8 both delete, one inserts": (
-        [
-            "oslo: DELETE FROM t WHERE k = 1",
-            "rome: DELETE FROM t WHERE k = 1",
-            "rome: INSERT INTO t VALUES (1, 'again')",
-        ],
-        {1: "again"},
-    ),
-    "E8 the one that inserts deletes first": (
-        [
-            "rome: DELETE FROM t WHERE k = 1",
-            "rome: INSERT INTO t VALUES (1, 'again')",
-            "oslo: DELETE FROM t WHERE k = 1",
-        ],
-        {1: None},
-    ),
-    "E9 inserted and gone": (
-        [
-            "oslo: INSERT INTO t VALUES (4, 'oslo')",
-            "rome: INSERT INTO t VALUES (4, 'rome')",
-            "rome: DELETE FROM t WHERE k = 4",
-        ],
-        {4: None},
-    ),
-    "E10 an older chain": (
-        [
-            "rome: DELETE FROM t WHERE k = 1",
-            "rome: INSERT INTO t VALUES (1, 'a')",
-            "rome: UPDATE t SET v = 'b' WHERE k = 1",
-            "oslo: UPDATE t SET v = 'oslo' WHERE k = 1",
-        ],
-        {1: "oslo"},
-    ),
-    "row by row, not by transaction": (
-        ["rome: UPDATE t SET v = 'rome' WHERE k < 3", "oslo: UPDATE t SET v = 'oslo' WHERE k = 2"],
-        {1: "rome", 2: "oslo"},
-    ),
-    "a key moves": (
-        ["rome: UPDATE t SET k = 7 WHERE k = 1", "oslo: UPDATE t SET v = 'oslo' WHERE k = 1"],
-        {1: "oslo", 7: "first"},
-    ),
-    "all is deleted": (["rome: UPDATE t SET v = 'rome' WHERE k = 1", "oslo: DELETE FROM t"], {1: None, 2: None}),
-    "three sites": (
-        [
-            "rome: UPDATE t SET v = 'rome' WHERE k = 1",
-            "paris: DELETE FROM t WHERE k = 1",
-            "oslo: UPDATE t SET v = 'oslo' WHERE k = 1",
-            "paris: UPDATE t SET v = 'paris' WHERE k = 2",
-        ],
-        {1: "oslo", 2: "paris"},
-    ),
-}
-
-
-@pytest.mark.slow
-def test_of_concurrent_changes_the_newest_counts(tmp_path: Path) -> None:
-    sites = new_mesh(tmp_path, "rome", "paris")
-    for name, (statements, changed) in sampled(list(CASES.items()), 6):
-        expected = {1: "first", 2: "first", **changed}
-        for site, statement in (each.split(": ") for each in statements):
-            sites.write(site, statement)
-        sites.exchange()
-        sites.refuse_differences("t")
-        assert dict(sites.rows("oslo", "t")) == {k: v for k, v in expected.items() if v is not None}, name
-        sites.write("oslo", "DELETE FROM t", "INSERT INTO t VALUES (1, 'first'), (2, 'first')")
-        sites.exchange()
-    refuse_repetitions(sites)
-    for site in sites.names:
-        sites.replica_equals(site, "t")
-        assert all(check.outcome == "same" for check in wlc.verify_source(sites.file(site)))
-
-
 @pytest.mark.slow
 def test_an_older_change_is_reported_where_it_meets_the_newer_one(tmp_path: Path) -> None:
     sites = new_mesh(tmp_path, "rome", "paris")
@@ -153,63 +75,6 @@ def test_an_older_change_is_reported_where_it_meets_the_newer_one(tmp_path: Path
     sites.exchange()
     sites.refuse_differences("t")
     assert dict(sites.rows("paris", "t")) == {1: "rome", 2: "oslo"}
-
-
-@pytest.mark.slow
-def test_x1_a_newer_change_survives_an_older_one_that_comes_back(tmp_path: Path) -> None:
-    """Whichever is under way when the next one is made, the last one stays, in all variants of the original."""
-    for number, (first, then, left) in enumerate(
-        (
-            ("INSERT INTO t VALUES (5, 'old')", "UPDATE t SET v = 'new' WHERE k = 5", "new"),
-            ("UPDATE t SET v = 'old' WHERE k = 1", "UPDATE t SET v = 'new' WHERE k = 1", "new"),
-            ("DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (1, 'new')", "new"),
-            ("UPDATE t SET v = 'old' WHERE k = 1", "DELETE FROM t WHERE k = 1", None),
-        )
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        sites = new_mesh(folder, "rome")
-        sites.write("rome", first)
-        take_from(sites, "rome>oslo")
-        sites.write("rome", then)
-        # The first one comes back to rome in oslo's log.
-        take_from(sites, "oslo>rome")
-        sites.exchange()
-        sites.refuse_differences("t")
-        assert dict(sites.rows("rome", "t")).get(5 if number == 0 else 1) == left
-
-
-@pytest.mark.slow
-def test_x2_an_update_of_a_row_that_another_site_inserted_over_and_deleted(tmp_path: Path) -> None:
-    sites = new_mesh(tmp_path, "rome")
-    sites.write("rome", "INSERT INTO t VALUES (5, 'rome')")
-    sites.write("oslo", "INSERT INTO t VALUES (5, 'oslo')")
-    take_from(sites, "oslo>rome")
-    assert dict(sites.rows("rome", "t"))[5] == "oslo"
-    sites.write("rome", "UPDATE t SET v = 'rome again' WHERE k = 5")
-    sites.write("oslo", "DELETE FROM t WHERE k = 5")
-    sites.exchange()
-    sites.refuse_differences("t")
-    assert 5 not in dict(sites.rows("oslo", "t"))
-
-
-@pytest.mark.slow
-def test_a_transaction_is_taken_once_whatever_way_it_comes(tmp_path: Path) -> None:
-    sites = new_mesh(tmp_path, "rome", "paris")
-    sites.write(
-        "oslo", "UPDATE t SET v = 'a' WHERE k = 1", "UPDATE t SET v = 'b' WHERE k = 1", "DELETE FROM t WHERE k = 2"
-    )
-    # From oslo by rome to paris, then directly: nothing is left.
-    assert take_from(sites, "oslo>rome", "rome>paris", "oslo>paris") == [3, 3, 0]
-    # What paris adds comes to oslo by rome, with oslo's own, which are skipped.
-    sites.write("paris", "INSERT INTO t VALUES (2, 'paris')")
-    assert take_from(sites, "paris>rome", "rome>oslo", "paris>oslo") == [1, 1, 0]
-    sites.refuse_differences("t")
-    refuse_repetitions(sites)
-    before = {name: len(sites.names_of(name)) for name in sites.names}
-    # Nobody finds anything, and nobody says anything.
-    assert [sites.take(name) for name in sites.names * 2] == [0] * 6
-    assert {name: len(sites.names_of(name)) for name in sites.names} == before
 
 
 @pytest.mark.slow
@@ -510,3 +375,205 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     listed = json.loads(run("sites", oslo, "--json"))
     assert {each["site"]: sorted(each["read_by"]) for each in listed} == {"oslo": ["rome"], "rome": ["oslo"]}
     assert all(each["is_stable"] and not each["window_rows"] for each in listed)
+
+
+# What the sites do one after the other, and what t holds everywhere afterwards, beside 1 and 2 as they were.
+CASES: dict[str, tuple[list[str], dict[int, str | None]]] = {
+    "E3 both insert": (
+        ["oslo: INSERT INTO t VALUES (3, 'oslo')", "rome: INSERT INTO t VALUES (3, 'rome')"],
+        {3: "rome"},
+    ),
+    "E4 both update": (
+        ["rome: UPDATE t SET v = 'rome' WHERE k = 1", "oslo: UPDATE t SET v = 'oslo' WHERE k = 1"],
+        {1: "oslo"},
+    ),
+    "E5 deleted last": (["oslo: UPDATE t SET v = 'oslo' WHERE k = 1", "rome: DELETE FROM t WHERE k = 1"], {1: None}),
+    "E6 updated last": (["oslo: DELETE FROM t WHERE k = 1", "rome: UPDATE t SET v = 'rome' WHERE k = 1"], {1: "rome"}),
+    "E8 both delete, one inserts": (
+        [
+            "oslo: DELETE FROM t WHERE k = 1",
+            "rome: DELETE FROM t WHERE k = 1",
+            "rome: INSERT INTO t VALUES (1, 'again')",
+        ],
+        {1: "again"},
+    ),
+    "E8 the one that inserts deletes first, and E10": (
+        [
+            "rome: DELETE FROM t WHERE k < 3",
+            "rome: INSERT INTO t VALUES (1, 'again'), (2, 'a')",
+            "rome: UPDATE t SET v = 'b' WHERE k = 2",
+            "oslo: DELETE FROM t WHERE k = 1",
+            "oslo: UPDATE t SET v = 'oslo' WHERE k = 2",
+        ],
+        {1: None, 2: "oslo"},
+    ),
+    "E9 inserted and gone": (
+        [
+            "oslo: INSERT INTO t VALUES (4, 'oslo')",
+            "rome: INSERT INTO t VALUES (4, 'rome')",
+            "rome: DELETE FROM t WHERE k = 4",
+        ],
+        {4: None},
+    ),
+    "row by row, not by transaction": (
+        ["rome: UPDATE t SET v = 'rome' WHERE k < 3", "oslo: UPDATE t SET v = 'oslo' WHERE k = 2"],
+        {1: "rome", 2: "oslo"},
+    ),
+    "a key moves": (
+        ["rome: UPDATE t SET k = 7 WHERE k = 1", "oslo: UPDATE t SET v = 'oslo' WHERE k = 1"],
+        {1: "oslo", 7: "first"},
+    ),
+    "all is deleted": (["rome: UPDATE t SET v = 'rome' WHERE k = 1", "oslo: DELETE FROM t"], {1: None, 2: None}),
+    "three sites": (
+        [
+            "rome: UPDATE t SET v = 'rome' WHERE k = 1",
+            "paris: DELETE FROM t WHERE k = 1",
+            "oslo: UPDATE t SET v = 'oslo' WHERE k = 1",
+            "paris: UPDATE t SET v = 'paris' WHERE k = 2",
+        ],
+        {1: "oslo", 2: "paris"},
+    ),
+    # The first change comes back to rome in oslo's log when the next one is made.
+    "X1 an older change comes back": (
+        [
+            "rome: INSERT INTO t VALUES (5, 'old')",
+            "rome: UPDATE t SET v = 'old' WHERE k = 1",
+            "rome: DELETE FROM t WHERE k = 2",
+            "rome>oslo",
+            "rome: UPDATE t SET v = 'new' WHERE k = 5",
+            "rome: DELETE FROM t WHERE k = 1",
+            "rome: INSERT INTO t VALUES (2, 'new')",
+            "oslo>rome",
+        ],
+        {1: None, 2: "new", 5: "new"},
+    ),
+    "X2 a row that another site inserted over and deleted": (
+        [
+            "rome: INSERT INTO t VALUES (5, 'rome')",
+            "oslo: INSERT INTO t VALUES (5, 'oslo')",
+            "oslo>rome",
+            "rome: UPDATE t SET v = 'rome again' WHERE k = 5",
+            "oslo: DELETE FROM t WHERE k = 5",
+        ],
+        {5: None},
+    ),
+}
+
+
+@pytest.mark.slow
+def test_of_concurrent_changes_the_newest_counts(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    for name, (steps, changed) in sampled(list(CASES.items()), 8):
+        expected = {1: "first", 2: "first", **changed}
+        play(sites, steps)
+        sites.exchange()
+        sites.refuse_differences("t")
+        assert dict(sites.rows("oslo", "t")) == {k: v for k, v in expected.items() if v is not None}, name
+        sites.write("oslo", "DELETE FROM t", "INSERT INTO t VALUES (1, 'first'), (2, 'first')")
+        sites.exchange()
+    refuse_repetitions(sites)
+    for site in sites.names:
+        sites.replica_equals(site, "t")
+        assert all(check.outcome == "same" for check in wlc.verify_source(sites.file(site)))
+
+
+# What spock and 389-ds test of several masters, in a mesh of four sites ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    sites = Sites(tmp_path_factory.mktemp("four"))
+    sites.found(
+        "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR)",
+        mesh=True,
+    )
+    for table in ("t", "u"):
+        wlc.set_rule("sales", table, "newest", farm=sites.farm)
+    for name in ("rome", "paris", "york"):
+        sites.join(name)
+    sites.exchange()
+    yield sites
+    # Whatever a test has left over, the sites end equal, and each transaction is in each log once.
+    sites.exchange()
+    sites.refuse_differences("t", "u")
+    refuse_repetitions(sites)
+
+
+@pytest.mark.slow
+def test_spock_bidirectional(four: Sites) -> None:
+    """Inserts, updates, deletions and an emptied table in both directions, in transactions over two tables."""
+    four.write("oslo", "INSERT INTO t SELECT range, 'oslo' FROM range(100, 110)")
+    four.write("rome", "INSERT INTO u SELECT range, 'rome' FROM range(100, 110)")
+    assert take_from(four, "oslo>rome", "rome>oslo") == [1, 1]
+    four.write("rome", "BEGIN; UPDATE t SET v = 'rome' WHERE k < 105; DELETE FROM u WHERE k < 105; COMMIT")
+    assert take_from(four, "rome>oslo", "oslo>rome") == [1, 0]
+    four.write("oslo", "BEGIN; DELETE FROM t WHERE k < 102; INSERT INTO u VALUES (100, 'oslo'); COMMIT")
+    four.write("oslo", "TRUNCATE u", "INSERT INTO u VALUES (1, 'last')")
+    assert take_from(four, "oslo>rome", "rome>oslo") == [3, 0]
+    for site in ("oslo", "rome"):
+        assert [v for _, v in four.rows(site, "t")] == ["rome"] * 3 + ["oslo"] * 5
+        assert four.rows(site, "u") == [(1, "last")]
+
+
+@pytest.mark.slow
+def test_spock_node_origin_cascade_and_tuple_origin(four: Sites) -> None:
+    """Down a chain of hubs that write nothing themselves, a transaction keeps its origin, and so does a conflict."""
+    four.write("oslo", "INSERT INTO t VALUES (200, 'oslo')")
+    wlc.flush(four.file("oslo"))
+    history = next(site.history for site in wlc.sites(four.file("oslo")) if site.site == "oslo")
+    tick = four.log("oslo").config().tick
+    four.write("york", "INSERT INTO t VALUES (200, 'york')")
+    take_from(four, "oslo>rome", "rome>paris", "paris>york")
+    for site in ("rome", "paris"):
+        assert (history, tick) in [(each.history, each.tick) for each in four.names_of(site)]
+    (row,) = wlc.exceptions(four.file("york"), table="t")
+    assert (row.source, row.origin_history, row.origin_tick) == ("oslo", history, tick)
+    # 389-ds cascading_test: what the end of the chain writes comes back the same way.
+    take_from(four, "york>paris", "paris>rome", "rome>oslo")
+    assert dict(four.rows("oslo", "t"))[200] == "york"
+
+
+@pytest.mark.slow
+def test_spock_025_a_row_that_changes_twice_in_one_transaction_is_no_conflict(four: Sites) -> None:
+    four.exchange()
+    before = {site: len(wlc.exceptions(four.file(site))) for site in four.names}
+    four.write(
+        "paris",
+        "BEGIN; INSERT INTO t VALUES (300, 'a'); UPDATE t SET v = 'b' WHERE k = 300; DELETE FROM t WHERE k = 300;"
+        " INSERT INTO t VALUES (300, 'c'); UPDATE t SET v = 'd' WHERE k = 300; COMMIT",
+        "UPDATE t SET v = 'e' WHERE k = 300",
+    )
+    four.exchange()
+    assert {dict(four.rows(site, "t"))[300] for site in four.names} == {"e"}
+    assert {site: len(wlc.exceptions(four.file(site))) for site in four.names} == before
+
+
+@pytest.mark.slow
+def test_spock_016_progress_after_a_crash(four: Sites) -> None:
+    """A site that dies between what it takes and what it tells goes on behind it."""
+    four.exchange()
+    four.write("rome", "INSERT INTO t VALUES (400, 'rome')")
+    wlc.flush(four.file("rome"))
+    told = patch("wlc.multi_master.take_round.register", side_effect=UnavailableError("died"))
+    with told, pytest.raises(UnavailableError, match="died"):
+        wlc.take(four.file("oslo"), site="rome")
+    assert dict(four.rows("oslo", "t"))[400] == "rome"
+    assert take_from(four, "rome>oslo") == [0]
+
+
+ORDERS = list(permutations(("oslo", "rome", "paris")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", sampled(ORDERS, 2), ids="-".join)
+def test_389_ds_mmr_single_value_conflict(four: Sites, order: tuple[str, str, str]) -> None:
+    """Two writers, and a third one that deletes; a fourth that reads them in each order."""
+    key = 600 + ORDERS.index(order)
+    four.exchange()
+    four.write("oslo", f"INSERT INTO t VALUES ({key}, 'first')")
+    four.exchange()
+    four.write("rome", f"UPDATE t SET v = 'rome' WHERE k = {key}")
+    four.write("paris", f"DELETE FROM t WHERE k = {key}")
+    four.write("oslo", f"UPDATE t SET v = 'oslo' WHERE k = {key}")
+    take_from(four, *(f"{name}>york" for name in order))
+    assert dict(four.rows("york", "t"))[key] == "oslo"

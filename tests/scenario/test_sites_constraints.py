@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 import wlc
-from tests.scratch import attached
+from tests.sites import Sites, play
 from wlc.farm.errors import ReplayError, UnsupportedError
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -20,24 +20,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import SiteStep
 
 
-from tests.sites import Sites, take_from
-
-pytestmark = pytest.mark.slow
-
-
-def test_rows_that_break_a_constraint_are_refused(tmp_path: Path) -> None:
-    sites = Sites(tmp_path)
-    sites.found()
-    sites.join("rome")
-    sites.write("oslo", "INSERT INTO u VALUES (1, 'same')")
-    sites.write("rome", "INSERT INTO u VALUES (2, 'same')")
-    with pytest.raises(ReplayError, match="which site rome published, does not fit"):
-        sites.take("oslo")
-    assert sites.rows("oslo", "u") == [(1, "same")]
-    sites.write("oslo", "DELETE FROM u")
-    assert sites.take("oslo") == 1
-
-
+@pytest.mark.slow
 def test_a_secondary_that_was_pruned_still_gives_way(tmp_path: Path) -> None:
     """What the primary has judged and the secondary has not read yet, the secondary still needs of its own log."""
     sites = Sites(tmp_path)
@@ -65,6 +48,7 @@ def test_a_secondary_that_was_pruned_still_gives_way(tmp_path: Path) -> None:
     assert sites.rows("rome", "u") == sites.rows("oslo", "u") == [(1, "same"), (3, "three"), (4, "four")]
 
 
+@pytest.mark.slow
 def test_triggers_are_refused_and_references_are_kept(tmp_path: Path) -> None:
     two = Sites(tmp_path)
     two.found()
@@ -93,6 +77,7 @@ def test_triggers_are_refused_and_references_are_kept(tmp_path: Path) -> None:
     assert two.rows("oslo", "tree") == [(1, 5), (5, None)]
 
 
+@pytest.mark.slow
 def test_a_key_knows_no_collation_and_an_emptied_table_lists_its_rows(tmp_path: Path) -> None:
     """Before it knows of another site, the first one must say which rows it removes."""
     sites = Sites(tmp_path)
@@ -224,6 +209,7 @@ def evicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sites, dict[str, 
     return sites, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVICTIONS)
 def test_eviction(evicted: tuple[Sites, dict[str, list[str]]], name: str) -> None:
     sites, found = evicted
@@ -237,6 +223,7 @@ def test_eviction(evicted: tuple[Sites, dict[str, list[str]]], name: str) -> Non
             assert shown == rows, site
 
 
+@pytest.mark.slow
 def test_evictions_are_counted_and_reported_with_both_images(evicted: tuple[Sites, dict[str, list[str]]]) -> None:
     sites, _ = evicted
     sites.refuse_differences("u", "parents", "children", "leaves")
@@ -254,198 +241,7 @@ def test_evictions_are_counted_and_reported_with_both_images(evicted: tuple[Site
         sites.replica_equals(site)
 
 
-def test_a_rejected_parent_and_its_child_go_at_their_author(tmp_path: Path) -> None:
-    """DuckDB does not remove a row and one that refers to it in one transaction."""
-    sites = Sites(tmp_path)
-    sites.found("""
-        CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR);
-        CREATE TABLE parents (id INTEGER PRIMARY KEY);
-        CREATE TABLE children (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents (id));
-        CREATE TABLE grandchildren (id INTEGER PRIMARY KEY, child INTEGER REFERENCES children (id));
-        INSERT INTO a VALUES (1, 'one');
-        INSERT INTO parents VALUES (1);
-    """)
-    for table in ("a", "parents", "children", "grandchildren"):
-        wlc.set_rule(sites.file("oslo"), table, "epoch_trans")
-    sites.join("rome")
-    sites.write("oslo", "UPDATE a SET v = 'oslo'")
-    sites.write(
-        "rome",
-        "BEGIN",
-        "UPDATE a SET v = 'rome'",
-        "INSERT INTO parents VALUES (2)",
-        "INSERT INTO children VALUES (1, 1), (2, 2)",
-        "INSERT INTO grandchildren VALUES (2, 2)",
-        "COMMIT",
-    )
-    sites.exchange()
-    assert sites.rows("rome", "parents") == sites.rows("oslo", "parents") == [(1,)]
-    sites.refuse_differences("a", "parents", "children", "grandchildren")
-    with attached(sites.file("oslo")) as connection:
-        counts = connection.execute("SELECT name, value FROM wlc.counters WHERE site = 'rome'").fetchall()
-    assert dict(counts)["refreshed"] == 5
-    sites.replica_equals("rome", "a", "parents", "children", "grandchildren")
-
-
-FAMILIES = """
-    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
-    CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
-    CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k), u VARCHAR UNIQUE);
-    INSERT INTO p VALUES (1, 'x'), (2, 'y');
-    INSERT INTO c VALUES (1, 1, 'a'), (2, 2, 'b');
-"""
-
-
-@pytest.fixture(params=["epoch", "epoch_trans"])
-def families(tmp_path: Path, request: pytest.FixtureRequest) -> Sites:
-    """Oslo, the primary, Paris and Rome, with rows that refer to others, and a rule for both tables."""
-    sites = Sites(tmp_path)
-    sites.found(FAMILIES)
-    sites.join("paris")
-    sites.join("rome")
-    for table in "pc":
-        wlc.set_rule("sales", table, request.param, farm=sites.farm)
-    sites.exchange()
-    return sites
-
-
-def test_a_row_gives_way_although_another_one_has_its_former_value(families: Sites) -> None:
-    """Both give way."""
-    families.write("rome", "UPDATE c SET u = 'z' WHERE k = 1", "INSERT INTO c VALUES (5, 1, 'a'), (6, 1, 'free')")
-    families.write("oslo", "INSERT INTO c VALUES (9, 2, 'z')")
-    take_from(families, "oslo>rome")
-    assert families.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b"), (6, 1, "free"), (9, 2, "z")]
-    families.exchange()
-    families.refuse_differences("p", "c")
-
-
-def test_a_row_gives_way_although_what_it_referred_to_is_gone(families: Sites) -> None:
-    """That comes back, for which others go first."""
-    families.write(
-        "rome",
-        "UPDATE c SET p = 2, u = 'z' WHERE k = 1",
-        "DELETE FROM p WHERE k = 1",
-        "INSERT INTO p VALUES (5, 'x')",
-        "INSERT INTO c VALUES (5, 5, 'a')",
-    )
-    families.write("oslo", "INSERT INTO c VALUES (9, 2, 'z')")
-    take_from(families, "oslo>rome")
-    assert families.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b"), (9, 2, "z")]
-    assert families.rows("rome", "p") == [(1, "x"), (2, "y")]
-    families.exchange()
-    families.refuse_differences("p", "c")
-
-
-def test_unique_values_of_two_columns_change_hands_in_a_table_to_which_others_refer(tmp_path: Path) -> None:
-    sites = Sites(tmp_path)
-    sites.found("""
-        CREATE TABLE p (k INTEGER PRIMARY KEY, a INTEGER, b INTEGER, v VARCHAR, UNIQUE (a, b));
-        CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k));
-        INSERT INTO p VALUES (1, 1, 1, 'x'), (2, 2, 1, 'x'), (3, 3, 3, 'x');
-        INSERT INTO c VALUES (1, 3);
-    """)
-    sites.join("rome")
-    sites.write(
-        "oslo",
-        "BEGIN; UPDATE p SET a = 2, b = CASE k WHEN 1 THEN 2 ELSE 3 END WHERE k < 3; UPDATE p SET v = 'y' WHERE k > 1;"
-        " COMMIT",
-    )
-    sites.exchange()
-    sites.refuse_differences("p", "c")
-    assert sites.rows("rome", "p") == [(1, 2, 2, "x"), (2, 2, 3, "y"), (3, 3, 3, "y")]
-    for site in sites.names:
-        sites.replica_equals(site, "p", "c")
-
-
-def test_a_row_gives_way_although_the_step_changes_the_one_that_has_its_former_value(families: Sites) -> None:
-    families.write("rome", "UPDATE c SET u = 'z' WHERE k = 1", "UPDATE c SET u = 'a' WHERE k = 2")
-    families.write("oslo", "BEGIN; UPDATE c SET u = 'q' WHERE k = 2; INSERT INTO c VALUES (9, 2, 'z'); COMMIT")
-    take_from(families, "oslo>rome")
-    assert families.rows("rome", "c") == [(1, 1, "a"), (2, 2, "q"), (9, 2, "z")]
-    families.exchange()
-    families.refuse_differences("p", "c")
-
-
-def test_a_row_gives_way_in_a_table_whose_index_and_parent_are_unusual(tmp_path: Path) -> None:
-    """The index spells its column in another way, and the parent has no primary key."""
-    sites = Sites(tmp_path)
-    sites.found("""
-        CREATE TABLE p (code INTEGER UNIQUE);
-        CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (code), u VARCHAR);
-        CREATE UNIQUE INDEX i ON c (U);
-        INSERT INTO p VALUES (1);
-    """)
-    sites.join("rome")
-    wlc.set_rule("sales", "c", "epoch", farm=sites.farm)
-    sites.exchange()
-    sites.write("oslo", "INSERT INTO c VALUES (9, 1, 'b')")
-    sites.write("rome", "INSERT INTO c VALUES (2, 1, 'b')")
-    take_from(sites, "oslo>rome")
-    sites.exchange()
-    sites.refuse_differences("p", "c")
-    assert sites.rows("rome", "c") == [(9, 1, "b")]
-
-
-def test_a_tree_that_is_rejected_goes_leaf_by_leaf(tmp_path: Path) -> None:
-    sites = Sites(tmp_path)
-    sites.found("""
-        CREATE TABLE n (k INTEGER PRIMARY KEY, up INTEGER REFERENCES n (k));
-        CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
-        INSERT INTO n VALUES (1, NULL);
-        INSERT INTO n VALUES (9, 1);
-    """)
-    sites.join("paris")
-    sites.join("rome")
-    for table in "nt":
-        wlc.set_rule("sales", table, "epoch_trans", farm=sites.farm)
-    sites.exchange()
-    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
-    sites.write(
-        "rome",
-        "BEGIN; INSERT INTO n VALUES (2, 1), (5, 1); INSERT INTO n VALUES (3, 2), (4, 2); INSERT INTO n VALUES"
-        " (6, 4); UPDATE n SET up = 6 WHERE k = 9; INSERT INTO t VALUES (1, 'rome'); COMMIT",
-    )
-    sites.exchange()
-    sites.refuse_differences("n", "t")
-    assert sites.rows("rome", "n") == [(1, None), (9, 1)]
-    sites.replica_equals("oslo", "n", "t")
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["BEGIN; INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1; {0}; COMMIT"],
-        [
-            "BEGIN; INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1; {0}; COMMIT",
-            "BEGIN; UPDATE p SET v = 'w' WHERE k = 1; {0}; COMMIT",
-        ],
-        ["BEGIN; INSERT INTO p VALUES (3, 'z'); INSERT INTO c VALUES (3, 3, 'c'); {0}; COMMIT"],
-        ["BEGIN; UPDATE c SET p = 2 WHERE k = 1; {0}; COMMIT", "BEGIN; DELETE FROM p WHERE k = 1; {0}; COMMIT"],
-        [
-            "BEGIN; UPDATE c SET p = 2, u = 'z' WHERE k = 1; {0}; COMMIT",
-            "BEGIN; DELETE FROM p WHERE k = 1; {0}; COMMIT",
-            "BEGIN; INSERT INTO p VALUES (5, 'x'); INSERT INTO c VALUES (5, 5, 'a'); {0}; COMMIT",
-        ],
-    ],
-    ids=["moved to a new one", "and the former one changed", "both new", "removed", "values used again"],
-)
-def test_what_is_rejected_with_what_it_refers_to_goes_back(tmp_path: Path, statements: list[str]) -> None:
-    sites = Sites(tmp_path)
-    sites.found(FAMILIES)
-    sites.join("paris")
-    sites.join("rome")
-    for table in "pct":
-        wlc.set_rule("sales", table, "epoch_trans", farm=sites.farm)
-    sites.write("oslo", "INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
-    sites.exchange()
-    sites.write("oslo", "UPDATE t SET v = 'oslo'")
-    sites.write("rome", *(each.format("UPDATE t SET v = 'rome' WHERE k = 1") for each in statements))
-    sites.exchange()
-    sites.refuse_differences("p", "c", "t")
-    assert sites.rows("rome", "p") == [(1, "x"), (2, "y")]
-    assert sites.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b")]
-
-
+@pytest.mark.slow
 def test_what_did_not_fit_is_taken_once_its_site_has_mended_it(tmp_path: Path) -> None:
     """Nobody judges the table, so the primary may not reject it; it fits with what its site did behind it."""
     sites = Sites(tmp_path)
@@ -462,25 +258,7 @@ def test_what_did_not_fit_is_taken_once_its_site_has_mended_it(tmp_path: Path) -
     assert sites.rows("oslo", "u") == [(1, "same"), (2, "other"), (3, "three")]
 
 
-@pytest.mark.parametrize("joined", [1_000, 1])
-def test_others_take_a_row_that_the_new_primary_gave_up_when_it_took_over(families: Sites, joined: int) -> None:
-    """It does not fit them, who have what it gave way to; with what follows it in the log, it does."""
-    families.write("oslo", "INSERT INTO p VALUES (3, 'same')")
-    wlc.flush(families.file("oslo"))
-    for statement in ("INSERT INTO p VALUES (4, 'same')", "INSERT INTO p VALUES (5, 'five')", "DELETE FROM c"):
-        families.write("rome", statement)
-        wlc.flush(families.file("rome"))
-    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=families.farm)
-    families.take("rome")
-    families.write("rome", "INSERT INTO c VALUES (1, 1, 'new')")
-    with patch("wlc.multi_master.missing_steps.JOINED_TRANSACTIONS", joined):
-        families.take("paris")
-    assert families.rows("paris", "p") == [(1, "x"), (2, "y"), (3, "same"), (5, "five")]
-    families.exchange()
-    families.refuse_differences("p", "c")
-    families.replica_equals("paris", "p", "c")
-
-
+@pytest.mark.slow
 def test_a_rule_and_a_constraint_that_is_not_published_yet_do_not_meet(tmp_path: Path) -> None:
     """Given the file, what waits is published first; else the site that holds the constraint does not publish it."""
     sites = Sites(tmp_path)
@@ -512,3 +290,166 @@ def test_a_rule_and_a_constraint_that_is_not_published_yet_do_not_meet(tmp_path:
     sites.write("oslo", "INSERT INTO q0 VALUES (1, 1)")
     sites.exchange()
     sites.refuse_differences(*tables)
+
+
+SHAPES = """
+    CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE parents (id INTEGER PRIMARY KEY);
+    CREATE TABLE children (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents (id));
+    CREATE TABLE grandchildren (id INTEGER PRIMARY KEY, child INTEGER REFERENCES children (id));
+    CREATE TABLE tree (k INTEGER PRIMARY KEY, up INTEGER REFERENCES tree (k));
+    CREATE TABLE pairs (k INTEGER PRIMARY KEY, a INTEGER, b INTEGER, v VARCHAR, UNIQUE (a, b));
+    CREATE TABLE of_pairs (k INTEGER PRIMARY KEY, p INTEGER REFERENCES pairs (k));
+    CREATE TABLE codes (code INTEGER UNIQUE);
+    CREATE TABLE coded (k INTEGER PRIMARY KEY, code INTEGER REFERENCES codes (code), u VARCHAR);
+    CREATE UNIQUE INDEX spelled_otherwise ON coded (U);
+    INSERT INTO a VALUES (1, 'one'), (2, 'two');
+    INSERT INTO parents VALUES (1);
+    INSERT INTO tree VALUES (1, NULL);
+    INSERT INTO tree VALUES (9, 1);
+    INSERT INTO pairs VALUES (1, 1, 1, 'x'), (2, 2, 1, 'x'), (3, 3, 3, 'x');
+    INSERT INTO of_pairs VALUES (1, 3);
+    INSERT INTO codes VALUES (1);
+"""
+
+
+def test_families_of_any_shape_go_back_and_change(tmp_path: Path) -> None:
+    """DuckDB does not remove a row and one that refers to it in one transaction, nor swap unique values in one statement."""
+    sites = Sites(tmp_path)
+    sites.found(SHAPES)
+    tables = {"a": [(1, "oslo"), (2, "oslo")], "parents": [(1,)], "children": [], "grandchildren": []}
+    tables |= {"tree": [(1, None), (9, 1)], "coded": [(9, 1, "b")], "of_pairs": [(1, 3)]}
+    tables |= {"pairs": [(1, 2, 2, "x"), (2, 2, 3, "y"), (3, 3, 3, "y")]}
+    for table in ("a", "parents", "children", "grandchildren", "tree"):
+        wlc.set_rule(sites.file("oslo"), table, "epoch_trans")
+    wlc.set_rule(sites.file("oslo"), "coded", "epoch")
+    sites.join("paris")
+    sites.join("rome")
+    play(
+        sites,
+        [
+            "oslo: UPDATE a SET v = 'oslo'",
+            # Unique values of two columns change hands, in a table to which others refer.
+            "oslo: BEGIN; UPDATE pairs SET a = 2, b = CASE k WHEN 1 THEN 2 ELSE 3 END WHERE k < 3;"
+            " UPDATE pairs SET v = 'y' WHERE k > 1; COMMIT",
+            # The index spells its column in another way, and the parent has no primary key.
+            "oslo: INSERT INTO coded VALUES (9, 1, 'b')",
+            "rome: BEGIN; UPDATE a SET v = 'rome' WHERE id = 1; INSERT INTO parents VALUES (2);"
+            " INSERT INTO children VALUES (1, 1), (2, 2); INSERT INTO grandchildren VALUES (2, 2); COMMIT",
+            "rome: BEGIN; INSERT INTO tree VALUES (2, 1), (5, 1); INSERT INTO tree VALUES (3, 2), (4, 2); INSERT INTO tree"
+            " VALUES (6, 4); UPDATE tree SET up = 6 WHERE k = 9; UPDATE a SET v = 'rome' WHERE id = 2; COMMIT",
+            "rome: INSERT INTO coded VALUES (2, 1, 'b')",
+            "oslo>rome",
+        ],
+    )
+    sites.exchange()
+    sites.refuse_differences(*tables)
+    assert {table: sites.rows("rome", table) for table in tables} == tables
+    counts = {each.name: each.value for each in wlc.conflicts(sites.file("oslo")) if each.site == "rome"}
+    assert counts["refreshed"] == 13
+    for site in ("oslo", "rome"):
+        sites.replica_equals(site, *tables)
+
+
+FAMILIES = """
+    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+    CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k), u VARCHAR UNIQUE);
+"""
+BEGINNING = "t VALUES (1, 't')", "p VALUES (1, 'x'), (2, 'y')", "c VALUES (1, 1, 'a'), (2, 2, 'b')"
+# What happens, and the rows of c at rome then; p is as in the beginning.
+GIVES_WAY: dict[str, tuple[list[str], list[tuple[object, ...]]]] = {
+    "another row, which gives way too, has its former value": (
+        [
+            "rome: UPDATE c SET u = 'z' WHERE k = 1",
+            "rome: INSERT INTO c VALUES (5, 1, 'a'), (6, 1, 'free')",
+            "oslo: INSERT INTO c VALUES (9, 2, 'z')",
+        ],
+        [(1, 1, "a"), (2, 2, "b"), (6, 1, "free"), (9, 2, "z")],
+    ),
+    "what it referred to is gone, and comes back, for which others go first": (
+        [
+            "rome: UPDATE c SET p = 2, u = 'z' WHERE k = 1",
+            "rome: DELETE FROM p WHERE k = 1",
+            "rome: INSERT INTO p VALUES (5, 'x')",
+            "rome: INSERT INTO c VALUES (5, 5, 'a')",
+            "oslo: INSERT INTO c VALUES (9, 2, 'z')",
+        ],
+        [(1, 1, "a"), (2, 2, "b"), (9, 2, "z")],
+    ),
+    "the step changes the row that has its former value": (
+        [
+            "rome: UPDATE c SET u = 'z' WHERE k = 1",
+            "rome: UPDATE c SET u = 'a' WHERE k = 2",
+            "oslo: BEGIN; UPDATE c SET u = 'q' WHERE k = 2; INSERT INTO c VALUES (9, 2, 'z'); COMMIT",
+        ],
+        [(1, 1, "a"), (2, 2, "q"), (9, 2, "z")],
+    ),
+}
+# Transactions of rome, of which each also changes a row of t that oslo has changed: nothing of them stays.
+GOES_BACK = {
+    "moved to a new one": ["INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1"],
+    "and the former one changed": [
+        "INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1",
+        "UPDATE p SET v = 'w' WHERE k = 1",
+    ],
+    "both new": ["INSERT INTO p VALUES (3, 'z'); INSERT INTO c VALUES (3, 3, 'c')"],
+    "removed": ["UPDATE c SET p = 2 WHERE k = 1", "DELETE FROM p WHERE k = 1"],
+    "values used again": [
+        "UPDATE c SET p = 2, u = 'z' WHERE k = 1",
+        "DELETE FROM p WHERE k = 1",
+        "INSERT INTO p VALUES (5, 'x'); INSERT INTO c VALUES (5, 5, 'a')",
+    ],
+}
+
+
+@pytest.mark.parametrize("rule, joined", [("epoch", 1), ("epoch_trans", 1_000)])
+def test_rows_give_way_and_go_back_with_what_they_refer_to(tmp_path: Path, rule: str, joined: int) -> None:
+    sites = Sites(tmp_path)
+    sites.found(FAMILIES)
+    for table in "tpc":
+        wlc.set_rule("sales", table, rule, farm=sites.farm)
+    sites.join("paris")
+    sites.join("rome")
+
+    def begin_again() -> None:
+        sites.write(
+            "oslo", *(f"DELETE FROM {table}" for table in "ctp"), *(f"INSERT INTO {each}" for each in BEGINNING)
+        )
+        sites.exchange()
+
+    for name, (steps, rows) in GIVES_WAY.items():
+        begin_again()
+        play(sites, [*steps, "oslo>rome"])
+        assert sites.rows("rome", "c") == rows, name
+        assert sites.rows("rome", "p") == [(1, "x"), (2, "y")], name
+        sites.exchange()
+        sites.refuse_differences("p", "c")
+    for name, transactions in GOES_BACK.items() if rule == "epoch_trans" else ():
+        begin_again()
+        play(sites, ["oslo: UPDATE t SET v = 'oslo'"])
+        play(sites, [f"rome: BEGIN; {each}; UPDATE t SET v = 'rome'; COMMIT" for each in transactions])
+        sites.exchange()
+        sites.refuse_differences("t", "p", "c")
+        assert sites.rows("rome", "p") == [(1, "x"), (2, "y")], name
+        assert sites.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b")], name
+    begin_again()
+    others_take_a_row_that_the_new_primary_gave_up(sites, joined)
+
+
+def others_take_a_row_that_the_new_primary_gave_up(sites: Sites, joined: int) -> None:
+    """It does not fit them, who have what it gave way to; with what follows it in the log, it does."""
+    sites.write("oslo", "INSERT INTO p VALUES (3, 'same')")
+    wlc.flush(sites.file("oslo"))
+    for statement in ("INSERT INTO p VALUES (4, 'same')", "INSERT INTO p VALUES (5, 'five')", "DELETE FROM c"):
+        sites.write("rome", statement)
+        wlc.flush(sites.file("rome"))
+    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=sites.farm)
+    sites.take("rome")
+    sites.write("rome", "INSERT INTO c VALUES (1, 1, 'new')")
+    with patch("wlc.multi_master.missing_steps.JOINED_TRANSACTIONS", joined):
+        sites.take("paris")
+    assert sites.rows("paris", "p") == [(1, "x"), (2, "y"), (3, "same"), (5, "five")]
+    sites.exchange()
+    sites.refuse_differences("p", "c")
+    sites.replica_equals("paris", "t", "p", "c")

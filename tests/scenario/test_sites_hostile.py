@@ -237,16 +237,19 @@ def _more_rows(scene: Scene, lines: Lines) -> None:
     kinds(lines, "change")[0]["added"] += 1
 
 
-def _internal_table(scene: Scene, lines: Lines) -> None:
+def _move_rows(lines: Lines, *table: str) -> None:
+    """Let rows of n be rows of another table."""
     for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
         if holder["table"] == ["main", "n"]:
-            holder["table"] = ["wlc", "state"]
+            holder["table"] = list(table)
+
+
+def _internal_table(scene: Scene, lines: Lines) -> None:
+    _move_rows(lines, "wlc", "state")
 
 
 def _keyless_table(scene: Scene, lines: Lines) -> None:
-    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
-        if holder["table"] == ["main", "n"]:
-            holder["table"] = ["main", "bag"]
+    _move_rows(lines, "main", "bag")
 
 
 def _path_elsewhere(scene: Scene, lines: Lines) -> None:
@@ -337,9 +340,7 @@ def test_a_term_that_falls_is_refused(tmp_path: Path) -> None:
 
 def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
     lines = deepcopy(scene.lines)
-    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
-        if holder["table"] == ["main", "n"]:
-            holder["table"] = ["main", "o"]
+    _move_rows(lines, "main", "o")
     before = scene.held()
     memory._objects[scene.path] = encoded(lines)
     wlc.take(scene.sites.file("oslo"))
@@ -350,11 +351,6 @@ def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
 
 
 # In a mesh -----------------------------------------------------------------------------------------------------------
-
-
-def _removal_from_a_bag(scene: Scene, lines: Lines) -> None:
-    """Rows of the table that it may only add to."""
-    _keyless_table(scene, lines)
 
 
 def _vector_of_another_rises(scene: Scene, lines: Lines) -> None:
@@ -368,15 +364,11 @@ def _tick_that_its_author_has_not(scene: Scene, lines: Lines) -> None:
 
 
 def _rows_of_the_owner(scene: Scene, lines: Lines) -> None:
-    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
-        if holder["table"] == ["main", "n"]:
-            holder["table"] = ["main", "o"]
+    _move_rows(lines, "main", "o")
 
 
 def _rows_of_the_primary(scene: Scene, lines: Lines) -> None:
-    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
-        if holder["table"] == ["main", "n"]:
-            holder["table"] = ["main", "untouched"]
+    _move_rows(lines, "main", "untouched")
 
 
 def _clock_of_2099(scene: Scene, lines: Lines) -> None:
@@ -394,7 +386,8 @@ IN_MESH: dict[Callable[[Scene, Lines], None], str] = {
     _vector_rises: "sites/rome/wlc_logs/rome_000000000002: .* vector .* does not fit tick 7$",
     _more_rows: "rome_000000000002: .*/1.parquet has 7 rows, its transactions have 8$",
     _internal_table: "tick 4 of site rome holds rows of wlc.state that site rome wrote, which it may not",
-    _removal_from_a_bag: "^site rome has published that it removed rows of main.bag, to which it may only add some",
+    # It may only add rows to this one.
+    _keyless_table: "^site rome has published that it removed rows of main.bag, to which it may only add some",
     _vector_of_another_rises: "batch 2 of site rome claims to contain what its log does not hold",
     _tick_that_its_author_has_not: "tick 7 of site rome holds tick 8 of history .*, which site paris has not published",
     _rows_of_the_owner: "tick 4 of site rome holds rows of main.o that site rome wrote, which it may not",
@@ -429,24 +422,11 @@ def test_in_a_mesh_a_lie_is_refused(mesh: Scene, lie: Callable[[Scene, Lines], N
     suppress_health_check=list(HealthCheck),
 )
 @given(data=st.data())
-def test_in_a_mesh_random_lines_change_nothing_that_is_not_theirs(mesh: Scene, data: st.DataObject) -> None:
-    _take_random_lines(mesh, data)
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
-    deadline=None,
-    database=None,
-    derandomize=not EXAMPLES,
-    suppress_health_check=list(HealthCheck),
-)
-@given(data=st.data())
-def test_random_lines_change_nothing_that_is_not_theirs(scene: Scene, data: st.DataObject) -> None:
-    _take_random_lines(scene, data)
-
-
-def _take_random_lines(scene: Scene, data: st.DataObject) -> None:
+@pytest.mark.parametrize("kind", ["scene", "mesh"])
+def test_random_lines_change_nothing_that_is_not_theirs(
+    request: pytest.FixtureRequest, kind: str, data: st.DataObject
+) -> None:
+    scene: Scene = request.getfixturevalue(kind)
     lines = deepcopy(scene.lines)
     texts = ["main", "wlc", "state", "t", "untouched", "bag", "o", "rome", "", "f" * 32, *scene.histories.values()]
     value = st.one_of(st.integers(-1, 12), st.sampled_from(texts), st.none(), st.booleans())

@@ -3,21 +3,17 @@
 The model (`tests/sites_model.py`) knows what every transaction's author had seen, and decides by looking through the
 whole log of the primary. After every operation the site holds the model's rows; in the end all are equal, each
 transaction is in each log once, and the exceptions are the model's. One time in four a plain replica of a site
-holds what the site holds, also at an earlier tick. An example costs one or two seconds of CPU time: it begins with copies
-of prepared files, and has one of two sets of tables. DBFARM_EXAMPLES=1000 looks further.
+holds what the site holds, also at an earlier tick. DBFARM_EXAMPLES=1000 looks further.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import warnings
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 import duckdb
@@ -29,7 +25,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import wlc
 import wlr
 from tests.fault.breaker import abandon_masters, kill_master
-from tests.fault.prepared_sites import PreparedSites, Start, empty_farm, one_home
+from tests.fault.prepared_sites import (
+    NAMES,
+    OWNER,
+    READ_TABLE,
+    ROWS,
+    PreparedSites,
+    made_folders,
+    one_home,
+    quick_folder,
+    reads_of,
+    replica_of,
+    started,
+)
 from tests.pieces import each, seed_of_run
 from tests.sampling import machine_settings
 from tests.scratch import attached
@@ -37,13 +45,11 @@ from tests.sites import offline, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Name
-from wlc.farm.store import memory
-from wlc.farm.vectors import NO_LINEAGE, expanded
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.sites_model import Key, TransactionName
     from wlc.capture.duckdb.connection import Connection
@@ -65,29 +71,14 @@ class SavedSite(NamedTuple):
 
 # A long run can be done in pieces of so many examples; see `tests.pieces`.
 PIECE = 50
-NAMES = ("oslo", "paris", "rome", "york")
 KEYS = (1, 2, 3)
 # The same to a collation, and different to the index.
 TEXTS = {1: "A", 2: "a", 3: "B"}
-COMMON = {"t": "epoch_trans", "e": "epoch"}
-# Whose reads count, as long as it has the rule epoch_trans.
-READ_TABLE = "t"
 CLAUSES = {"": False, "FOR SHARE": False, "FOR UPDATE": True}
-# What the tables hold when an example begins.
-ROWS = {(READ_TABLE, 1): "x", (READ_TABLE, 2): "x"}
-RULES = {**COMMON, "s": "epoch_trans", "n": "", "o": "owner"}
 # In which table a change is made where there is no such table.
 INSTEAD = {"s": "t", "n": "e", "o": "t"}
 # Tables whose rows are equal everywhere in the end: without a rule, sites that write one row hold different values.
 AGREED = {"t", "e", "s", "o"}
-OWNER = 1
-# Tables with constraints, which the model does not know, beside the common ones: in the end they are equal.
-CONSTRAINED = {
-    "u": "CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE)",
-    "parents": "CREATE TABLE parents (k INTEGER PRIMARY KEY, v VARCHAR)",
-    "children": "CREATE TABLE children (k INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents (k))",
-}
-CONSTRAINED_RULES = {"u": "epoch", "parents": "epoch_trans", "children": "epoch_trans"}
 STATEMENTS = (
     "INSERT INTO u VALUES ({k}, 'v{m}')",
     "UPDATE u SET v = 'v{m}' WHERE k = {k}",
@@ -99,7 +90,6 @@ STATEMENTS = (
     "UPDATE children SET parent = {m} WHERE k = {k}",
     "DELETE FROM children WHERE k = {k}",
 )
-
 change = st.tuples(
     st.sampled_from("tttteesssno"),
     st.sampled_from(["set", "set", "set", "remove", "replace", "move", "all", "empty"]),
@@ -125,72 +115,6 @@ def text(key: Key) -> str:
 
 def value(key: Key) -> str:
     return f"'{TEXTS[key[1]]}'" if key[0] == "s" else str(key[1])
-
-
-@dataclass(frozen=True)
-class Beginning(Start):
-    """Files and farm of three sites that an example begins with, or of two, and a replica of each.
-
-    Attributes:
-        rules: Rules of the tables that the model knows.
-        constrained: Tables that it does not know.
-    """
-
-    rules: dict[str, str]
-    constrained: tuple[str, ...]
-
-    @property
-    def is_constrained(self) -> bool:
-        return bool(self.constrained)
-
-
-_made: list[Path] = []
-
-
-@cache
-def started(number: int, *, is_constrained: bool) -> Beginning:
-    """Make so many sites once, with tables of the one kind or the other."""
-    rules = dict(COMMON if is_constrained else RULES)
-    constrained = CONSTRAINED if is_constrained else {}
-    made = PreparedSites(Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick())))
-    _made.append(made.folder)
-    empty_farm()
-    rows = [f"INSERT INTO {table} VALUES ({key}, '{held}')" for (table, key), held in ROWS.items()]
-    made.found("; ".join([*(_table(table) for table in rules), *constrained.values(), *rows]))
-    for name in NAMES[1:number]:
-        made.join(name)
-    for table, found in {**rules, **(CONSTRAINED_RULES if is_constrained else {})}.items():
-        if found:
-            wlc.set_rule(
-                "sales",
-                table,
-                found,
-                site=NAMES[OWNER] if found == "owner" else "",
-                reads=_reads(table, found),
-                farm=made.farm,
-            )
-    for name in made.names:
-        wlc.take(made.file(name))
-    for name in made.names:
-        wlr.replicate(made.log(name).url, into=_replica(made.folder, name), register=False)
-    return Beginning(made.folder, made.saved().farm, tuple(made.names), rules, tuple(constrained))
-
-
-def _table(table: str) -> str:
-    key = "VARCHAR COLLATE NOCASE" if table == "s" else "INTEGER"
-    return f"CREATE TABLE {table} (k {key} PRIMARY KEY, v VARCHAR)"
-
-
-def _reads(table: str, found: str) -> str:
-    return "shared" if (table, found) == (READ_TABLE, "epoch_trans") else "none"
-
-
-def _replica(folder: Path, site: str) -> Path:
-    return folder / f"replica of {site}.duckdb"
-
-
-def _quick() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class Exchange(RuleBasedStateMachine):
@@ -225,7 +149,7 @@ class Exchange(RuleBasedStateMachine):
         self.around.enter_context(patch.object(missing_steps, "JOINED_TRANSACTIONS", joined))
         self.start = start = started(number, is_constrained=is_constrained)
         self.has_replica, self.may_join, self.may_prune = has_replica, may_join, may_prune
-        self.folder = Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick()))
+        self.folder = Path(tempfile.mkdtemp(prefix="dbfarm-", dir=quick_folder()))
         for name in start.names:
             shutil.copy(start.folder / f"{name}.duckdb", self.folder)
         start.put_back()
@@ -494,49 +418,8 @@ class Exchange(RuleBasedStateMachine):
         with patch.object(SiteLog, "steps", meeting):
             self.taken(number)
 
-    @rule(site=sites, at=st.integers(0, 40), is_after=st.booleans())
-    def take_after_a_broken_call(self, site: int, at: int, is_after: bool) -> None:
-        """A call of the store fails in the middle, or its answer is lost; the next round ends where this one would."""
-        number = self.pick(site)
-        calls: list[int] = []
-
-        def breaking(name: str) -> Callable[..., Any]:
-            method = getattr(memory.MemoryStore, name)
-
-            def broken(*arguments: Any, **options: Any) -> Any:
-                calls.append(1)
-                is_here = len(calls) == at + 1
-                if is_here and not is_after:
-                    raise UnavailableError("broken")
-                found = method(*arguments, **options)
-                if is_here:
-                    raise UnavailableError("broken")
-                return found
-
-            return broken
-
-        names = ("read", "read_versioned", "fetch", "list", "exists", "create", "replace")
-        with pytest.MonkeyPatch.context() as patches:
-            for name in names:
-                patches.setattr(memory.MemoryStore, name, breaking(name))
-            with suppress(UnavailableError):
-                wlc.take(self.sites.file(NAMES[number]))
-        if number == PRIMARY:
-            self.follow_broken_round()
-        self.taken(number, is_rest=True)
-
-    def follow_broken_round(self) -> None:
-        """Let the model's primary take what it took before a log could not be read, and of the other logs after that."""
-        site = self.connection(PRIMARY)._shared.require_state().site
-        assert site is not None
-        seen = expanded(site.contained, site.circle.lineage() if site.circle else NO_LINEAGE)
-        contained = {name for (history, tick), name in self.names.items() if tick <= seen.get(history, 0)}
-        for other in self.alive:
-            if other != PRIMARY and other not in self.idle:
-                self.model.take_at_primary(other, sum(each.name in contained for each in self.model.missing(other)))
-
-    def taken(self, number: int, *, is_rest: bool = False, of: Sequence[int] = ()) -> int:
-        """Take, of those sites only if there are some, or take what a round has left that was broken off."""
+    def taken(self, number: int, *, of: Sequence[int] = ()) -> int:
+        """Take, of those sites only if there are some."""
         model = self.model.sites[number]
         model.publish()
         # A file that is open need not be opened again by every command.
@@ -555,7 +438,7 @@ class Exchange(RuleBasedStateMachine):
         # The model tells of each rejected transaction by itself, the product of all in a step.
         expected = [entry for entry in model.log[before:] if not (entry.is_refresh and number == PRIMARY)]
         told = {entry.name for entry in self.model.sites[PRIMARY].log if entry.is_refresh}
-        assert is_rest or sum(entry.name not in told for entry in expected) <= taken
+        assert sum(entry.name not in told for entry in expected) <= taken
         assert taken <= len(expected) or self.is_constrained
         model.publish()
         self.check(number)
@@ -565,7 +448,7 @@ class Exchange(RuleBasedStateMachine):
     def change_rule(self, table: str, name: str) -> None:
         """The primary judges by it from its next take."""
         table = table if table in self.model.rules else INSTEAD[table]
-        wlc.set_rule("sales", table, name, reads=_reads(table, name), farm=self.sites.farm)
+        wlc.set_rule("sales", table, name, reads=reads_of(table, name), farm=self.sites.farm)
         self.model.rules[table] = name
 
     @rule(site=sites)
@@ -779,10 +662,10 @@ class Exchange(RuleBasedStateMachine):
     def check_replica(self, number: int) -> None:
         """A plain replica holds what the site held, at an earlier tick and now, and its digests say so."""
         name = NAMES[number]
-        log, into = self.sites.log(name), _replica(self.folder, name)
+        log, into = self.sites.log(name), replica_of(self.folder, name)
         first = log.snapshot_ticks()[-1]
         if name in self.start.names and number not in self.pruned and not self.model.sites[number].lives:
-            shutil.copy(_replica(self.start.folder, name), into)
+            shutil.copy(replica_of(self.start.folder, name), into)
         ticks = [each for each in self.past[number] if each[0] > first]
         for tick, expected in [*ticks[len(ticks) // 2 :][:1], (None, self.model.sites[number].rows)]:
             wlr.replicate(log.url, into=into, register=False, tick=tick)
@@ -798,11 +681,10 @@ class Exchange(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module", autouse=True)
 def start_removed() -> Iterator[None]:
-    """Remove what examples begin with."""
     yield
-    for folder in _made:
+    for folder in made_folders:
         shutil.rmtree(folder)
-    _made.clear()
+    made_folders.clear()
     started.cache_clear()
 
 

@@ -1,6 +1,7 @@
 """Tiers as they are run, in directories and in a bucket: what goes on is a process, and some are killed with signal 9.
 
-`tests/unit/test_cases_of_comdb2.py` says which cases of Comdb2's suite each story shows.
+Each story names the cases of Comdb2's suite for physical replication that it shows. The names of some unit tests, as in
+`tests/unit/test_choice.py`, are those of its cases, too; its verify_connection_count and check_metadb_memstat do not apply.
 """
 
 from __future__ import annotations
@@ -164,6 +165,13 @@ def land(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Land]:
 
 
 def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
+    """Cases of Comdb2.
+
+    generated_tests, compare_end_lsns, verify_blkseq, bulkimport, require_recent_heartbeat, verify_fanout_overrides,
+    fanout_myoverride, physrep_max_pending, physrep_allowed_source, rtcpu_source, revconn_rtcpu, incoherent_test,
+    incoherent_master, physrep_block_writes_correct_rcode, test_sp_no_readonly, nophyswrite,
+    phys_rep_firstfile_rollout, verify_tunable_defaults, keepalive_v2.
+    """
     hq, auto = land.place("hq"), ("--upstream", "auto")
     ship = ("wlc", "ship", hq, "--to", land.farm("r"), "--upstream", hq, "--fanout", 1, "--class", "prod", "--follow")
     relay = land.start(*ship)
@@ -254,6 +262,11 @@ def _end_equal(land: Land) -> None:
 
 
 def test_places_below_are_filled_by_one_pusher_that_may_be_killed(land: Land) -> None:
+    """Cases of Comdb2.
+
+    revconn_source_cluster, _class, verify_revconn_fix, _populate_error, _retry, clustered_revconn,
+    revconn_leak_test, revconn_latency, revconn_metadb_failure_test.
+    """
     hq, edge = land.place("hq"), land.place("edge")
     wlc.push_list(edge, add=Push("uats", class_name="uat"))
     land.run("wlc", "push", edge, "add", "here", "--host", socket.gethostname(), "--class", "beta")
@@ -306,6 +319,7 @@ def _handles(program: Program) -> int:
 
 
 def test_a_feed_that_is_killed_says_at_both_places_what_happened_once(land: Land) -> None:
+    """Comdb2: log_trigger, physrep_ignore_table."""
     first, second, hq = land.folder / "first.jsonl", land.folder / "second.jsonl", land.place("hq")
     land.write("CREATE TABLE u (i INTEGER, b BLOB)", "CREATE TABLE w (i INTEGER PRIMARY KEY, b BLOB)")
     feed = ("wlr", "feed", hq, "--table", "main.[tw]", "--to", first, "--max-bytes", 40_000, "--follow")
@@ -369,6 +383,11 @@ def _images(file: Path) -> set[int]:
 
 
 def test_another_past_a_lost_position_and_a_half_copy_are_told_and_harm_nobody(land: Land) -> None:
+    """Cases of Comdb2.
+
+    verify_log_cursor_gen, physrep_truncate, non_existent_record, tranlog_timeout, tranlog_blocklsn,
+    verify_generation, verify_non_ignored_reptype.
+    """
     hq, copy = land.place("hq"), land.folder / "copy.duckdb"
     shutil.copy(land.source, copy)
     land.run("wlc", "ship", hq, "--to", land.farm("old"))
@@ -418,6 +437,11 @@ def test_another_past_a_lost_position_and_a_half_copy_are_told_and_harm_nobody(l
 
 
 def test_a_second_registry_serves_and_a_relay_takes_the_place_of_a_lost_farm(land: Land) -> None:
+    """Cases of Comdb2.
+
+    multimeta, test_intermediate_physrep_active_status, verify_alt_metadb_system_table, verify_generation,
+    verify_non_ignored_reptype.
+    """
     hq, second = land.place("hq"), land.place("second")
     wlc.ship(hq, to=land.farm("second"), register=False)
     both = ("--registry", hq, "--registry", second)
@@ -445,6 +469,7 @@ def test_a_second_registry_serves_and_a_relay_takes_the_place_of_a_lost_farm(lan
 
 
 def test_who_needs_what_was_pruned_reads_where_it_is_kept(land: Land) -> None:
+    """Comdb2: phys_rep_nomatch, match_overlap, physrep_delfiles."""
     hq, auto = land.place("hq"), ("--upstream", "auto")
     land.run("wlc", "ship", hq, "--to", land.farm("r"))
     for name in ("late", "later"):
