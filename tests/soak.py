@@ -28,7 +28,7 @@ import wlc
 import wlr
 from tests.fault import workload
 from tests.fault.processes import Program, program, started
-from tests.fault.test_killed_replica import REPLICATE
+from tests.fault.test_killed_replica import program_of
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
 from tests.scratch import attached
@@ -232,7 +232,7 @@ class Soak:
     def kill_replication(self, copy: Copy) -> None:
         if copy.tables and self.tick(copy) < 0:
             return
-        running = started(self.url, copy.into, REPLICATE)
+        running = started(self.url, copy.into, program_of("duckdb"))
         time.sleep(self.rng.random() * 0.6)
         running.kill()
         self.faults["replication killed"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,7 +13,6 @@ import wlr
 from tests.fault.processes import call_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
-from tests.sampling import sampled
 from wlc.farm.errors import GapError, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,187 +23,35 @@ if TYPE_CHECKING:
 SIMPLE = "CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(10,2)); INSERT INTO t SELECT i, 'a' || i, i FROM generate_series(1, 5) i"
 ENUM = """CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE e (id int PRIMARY KEY, m mood, l mood[]);
     INSERT INTO e VALUES (1, 'sad', '{sad,ok}'), (2, 'ok', NULL)"""
-PAIR = "CREATE TYPE pair AS (x int, y int); CREATE TABLE c (id int PRIMARY KEY, p pair); INSERT INTO c VALUES (1, '(1,2)'), (2, NULL)"
 
 # A trigger's function that runs a statement.
 WRITING = "CREATE FUNCTION w() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {}; RETURN new; END $$"
 
-# What there is before, and what is done: each statement alone, unless it begins a transaction.
-ARRIVES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "privileges": (
-        SIMPLE,
-        (
-            "GRANT SELECT ON t TO PUBLIC",
-            "GRANT USAGE ON SCHEMA public TO PUBLIC",
-            "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC",
-            "REVOKE SELECT ON t FROM PUBLIC",
-            "INSERT INTO t VALUES (6, 'a6', 6)",
-        ),
-    ),
-    "a publication of all tables": (
-        f"{SIMPLE}; CREATE PUBLICATION everything FOR ALL TABLES",
-        ("ALTER TABLE t ADD z int DEFAULT 5", "UPDATE t SET a = 'u' WHERE id = 1", "CREATE TABLE u AS SELECT * FROM t"),
-    ),
-    "label renamed": (ENUM, ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "DELETE FROM e WHERE id = 1")),
-    "label added": (ENUM, ("ALTER TYPE mood ADD VALUE 'great'", "INSERT INTO e VALUES (3, 'great', '{great}')")),
-    "enum renamed": (ENUM, ("ALTER TYPE mood RENAME TO feeling", "INSERT INTO e VALUES (3, 'ok', NULL)")),
-    "enum deep inside": (
-        """CREATE TYPE k AS ENUM ('x', 'y'); CREATE TYPE pr AS (a k, b int); CREATE DOMAIN dp AS pr[];
-        CREATE TABLE a (id int PRIMARY KEY, v dp); INSERT INTO a VALUES (1, ARRAY['(x,1)'::pr])""",
-        ("ALTER TYPE k RENAME VALUE 'x' TO 'z z'", "INSERT INTO a SELECT 2, v FROM a", "DELETE FROM a WHERE id = 1"),
-    ),
-    "type dropped with its columns": (ENUM, ("DROP TYPE mood CASCADE", "INSERT INTO e VALUES (3)")),
-    "type of the key dropped": (
-        "CREATE TYPE k AS ENUM ('x', 'y'); CREATE TABLE a (i k PRIMARY KEY, b int); INSERT INTO a VALUES ('x', 1), ('y', 2)",
-        ("DROP TYPE k CASCADE", "INSERT INTO a VALUES (1)", "DELETE FROM a WHERE b = 2"),
-    ),
-    "domain dropped with its columns": (
-        "CREATE DOMAIN d AS int; CREATE TABLE a (id int PRIMARY KEY, v d); INSERT INTO a VALUES (1, 2)",
-        ("DROP DOMAIN d CASCADE", "INSERT INTO a VALUES (2)"),
-    ),
-    "function dropped with defaults": (
-        "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 5'; CREATE TABLE a (id int PRIMARY KEY, v int DEFAULT f())",
-        ("DROP FUNCTION f() CASCADE", "INSERT INTO a VALUES (2)"),
-    ),
-    "key dropped with what refers to it": (
-        """CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a);
-        INSERT INTO a VALUES (1); INSERT INTO b VALUES (1, 1)""",
-        ("ALTER TABLE a DROP CONSTRAINT a_pkey CASCADE, ALTER id TYPE text", "INSERT INTO b VALUES (2, 5)"),
-    ),
-    "attribute added": (PAIR, ("ALTER TYPE pair ADD ATTRIBUTE z int", "UPDATE c SET p = '(3,4,5)' WHERE id = 2")),
-    "typed table": (
-        f"{PAIR}; CREATE TABLE ty OF pair; INSERT INTO ty VALUES (1, 2)",
-        ("ALTER TYPE pair ADD ATTRIBUTE z int CASCADE", "UPDATE ty SET z = 5"),
-    ),
-    "rows as values": (
-        f"{SIMPLE}; CREATE TABLE r (id int PRIMARY KEY, v t, l t[]); INSERT INTO r SELECT id, t, ARRAY[t] FROM t",
-        ("ALTER TABLE t ADD COLUMN z int", "UPDATE r SET v.z = 3 WHERE id = 1"),
-    ),
-    "no longer computed": (
-        "CREATE TABLE g (id int PRIMARY KEY, d int GENERATED ALWAYS AS (id * 2) STORED); INSERT INTO g VALUES (1), (2)",
-        ("ALTER TABLE g ALTER d DROP EXPRESSION", "INSERT INTO g VALUES (3, 77)"),
-    ),
-    "settings of the session": (
-        SIMPLE,
-        (
-            "SET datestyle = 'German'; SET timezone = 'Asia/Tokyo'; ALTER TABLE t ADD d date DEFAULT '01.02.2024'",
-            "ALTER TABLE t ADD a1 int[] DEFAULT '{1,2}', ADD b box DEFAULT '(1,1),(0,0)'",
-        ),
-    ),
-    "triggers and rules that keep rows": (
-        f"{SIMPLE}; CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
-        (
-            "CREATE TRIGGER no BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION f()",
-            "CREATE RULE r AS ON UPDATE TO t DO INSTEAD NOTHING",
-            "ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
-            "ALTER TABLE t ALTER n TYPE text",
-            "ALTER TABLE t DISABLE TRIGGER ALL",
-        ),
-    ),
-    "session of a replica": (
-        SIMPLE,
-        ("SET session_replication_role = replica; ALTER TABLE t ADD z int DEFAULT 5", "UPDATE t SET a = 'r'"),
-    ),
-    "sequences under other names": (
-        "CREATE SEQUENCE q; CREATE SCHEMA s; CREATE TABLE t (id serial PRIMARY KEY)",
-        (
-            "ALTER SEQUENCE q RENAME TO q2",
-            "SELECT nextval('q2')",
-            "INSERT INTO t DEFAULT VALUES",
-            "ALTER TABLE t SET SCHEMA s",
-            "INSERT INTO s.t DEFAULT VALUES",
-        ),
-    ),
-    "several in one text": (
-        SIMPLE,
-        (
-            """DO $$ BEGIN UPDATE t SET a = 'x'; ALTER TABLE t ALTER n TYPE text USING 'n' || n;
-            BEGIN ALTER TABLE t ADD q int DEFAULT 4; RAISE EXCEPTION 'no'; EXCEPTION WHEN others THEN NULL; END;
-            UPDATE t SET n = 'y' WHERE id = 1; END $$""",
-            "UPDATE t SET a = '1'; ALTER TABLE t ADD w int DEFAULT 9; UPDATE t SET w = 1; ALTER TABLE t DROP COLUMN a",
-        ),
-    ),
-    "all kinds of making tables": (
-        SIMPLE,
-        (
-            "CREATE TABLE l (LIKE t INCLUDING ALL)",
-            "INSERT INTO l SELECT * FROM t",
-            "SELECT * INTO si FROM t",
-            "UPDATE si SET a = 'q'",
-            "CREATE TABLE h (x int) INHERITS (t)",
-            "INSERT INTO h VALUES (9, 'h', 1, 2)",
-            "UPDATE t SET a = 'all'",
-            "ALTER TABLE h NO INHERIT t",
-            "CREATE EXTENSION IF NOT EXISTS pgcrypto",
-        ),
-    ),
-    "rewritten without a change": (
-        SIMPLE,
-        (
-            "CLUSTER t USING t_pkey",
-            "VACUUM FULL t",
-            "REINDEX TABLE t",
-            "ALTER TABLE ALL IN TABLESPACE pg_default SET TABLESPACE pg_default",
-            "UPDATE t SET a = 'z'",
-        ),
-    ),
-    "partitions that come and go": (
-        """CREATE TABLE p (a int PRIMARY KEY, v text) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1, 3);
-        CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2, 5); INSERT INTO p VALUES (1, 'x'), (2, 'y')""",
-        (
-            "UPDATE p SET a = 5 WHERE a = 1",
-            "UPDATE p SET a = 3 WHERE a = 2",
-            "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY",
-            "INSERT INTO p1 VALUES (1, 'd')",
-            "CREATE TABLE p3 (LIKE p)",
-            "INSERT INTO p3 VALUES (9, 'p3')",
-            "ALTER TABLE p ATTACH PARTITION p3 FOR VALUES IN (9)",
-            "UPDATE p SET v = 'moved', a = 2 WHERE a = 9",
-        ),
-    ),
-    "an origin": (
-        SIMPLE,
-        (
-            "SELECT pg_replication_origin_create('elsewhere');"
-            " SELECT pg_replication_origin_session_setup('elsewhere'); INSERT INTO t VALUES (50)",
-            "SELECT pg_replication_origin_drop('elsewhere')",
-        ),
-    ),
-    "names like ours": (
-        'CREATE TABLE n (number int, weight int, c0 int, block int, "_TICK" int, _weight int)',
-        ("INSERT INTO n VALUES (1, 2, 3, 4, 5, 6)", "UPDATE n SET c0 = 7", "INSERT INTO n VALUES (1, 2, 3, 4, 5, 6)"),
-    ),
-    "as many columns as there may be": (
-        f"CREATE TABLE w (id int PRIMARY KEY, {', '.join(f'c{number} int' for number in range(1599))})",
-        ("INSERT INTO w (id, c5) VALUES (1, 2)", "UPDATE w SET c1500 = 4"),
-    ),
-}
-
-# What there is before, what is refused, and what is said.
+# What there is before, what is refused, and what is said. A case has a schema of its own, OWN, which may be another's: OTHER.
 REFUSED: dict[str, tuple[str, str, str]] = {
     "schema renamed": (
-        "CREATE SCHEMA s; CREATE TABLE s.t (id int)",
-        "ALTER SCHEMA s RENAME TO s2",
+        "CREATE SCHEMA OTHER; CREATE TABLE OTHER.t (id int)",
+        "ALTER SCHEMA OTHER RENAME TO s2",
         "cannot follow its new name",
     ),
     "schema with a sequence renamed": (
-        "CREATE SCHEMA s; CREATE SEQUENCE s.q; CREATE TABLE t (id int)",
-        "ALTER SCHEMA s RENAME TO s2",
+        "CREATE SCHEMA OTHER; CREATE SEQUENCE OTHER.q",
+        "ALTER SCHEMA OTHER RENAME TO s2",
         "cannot follow its new name",
     ),
-    "schema temp": (SIMPLE, "CREATE SCHEMA temp", "schema temp cannot be replicated"),
-    "schema System": (SIMPLE, 'CREATE SCHEMA "System"', 'schema "System" cannot be replicated'),
+    "schema temp": ("", "CREATE SCHEMA temp", "schema temp cannot be replicated"),
+    "schema System": ("", 'CREATE SCHEMA "System"', 'schema "System" cannot be replicated'),
     "schema that becomes memory": (
-        "CREATE SCHEMA s; CREATE TABLE t (a int)",
-        "ALTER SCHEMA s RENAME TO memory",
+        "CREATE SCHEMA OTHER",
+        "ALTER SCHEMA OTHER RENAME TO memory",
         "schema memory cannot be replicated",
     ),
-    "schema named as the database": (SIMPLE, "CREATE SCHEMA x", "the database has the same name in the farm"),
-    "schemas alike": (SIMPLE, 'CREATE SCHEMA "Public"', "upper and lower case"),
-    "tables alike": (SIMPLE, 'CREATE TABLE "T" (a int)', 'public.t and public."T"'),
-    "table renamed to be alike": (f"{SIMPLE}; CREATE TABLE u (a int)", 'ALTER TABLE u RENAME TO "T"', "public.t"),
+    "schema named as the database": ("", "CREATE SCHEMA x", "the database has the same name in the farm"),
+    "schemas alike": ("", 'CREATE SCHEMA "Public"', "upper and lower case"),
+    "tables alike": (SIMPLE, 'CREATE TABLE "T" (a int)', 'OWN.t and OWN."T"'),
+    "table renamed to be alike": (f"{SIMPLE}; CREATE TABLE u (a int)", 'ALTER TABLE u RENAME TO "T"', "OWN.t"),
     "columns alike": (SIMPLE, 'ALTER TABLE t ADD "A" int', 'columns a and "A"'),
-    "no columns": (SIMPLE, "CREATE TABLE z ()", "public.z cannot be replicated: it has no columns"),
+    "no columns": (SIMPLE, "CREATE TABLE z ()", "OWN.z cannot be replicated: it has no columns"),
     "last column dropped": ("CREATE TABLE z (a int)", "ALTER TABLE z DROP COLUMN a", "it has no columns"),
     "only a key that is given out": (
         "CREATE TABLE i (id int GENERATED ALWAYS AS IDENTITY); INSERT INTO i DEFAULT VALUES",
@@ -222,37 +70,37 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "its rows could not be written once more",
     ),
     "policy that keeps rows from their owner": (
-        f"""{SIMPLE}; CREATE ROLE kept; GRANT ALL ON SCHEMA public TO kept; ALTER TABLE t OWNER TO kept;
+        f"""{SIMPLE}; CREATE ROLE kept; GRANT ALL ON SCHEMA OWN TO kept; ALTER TABLE t OWNER TO kept;
         ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY""",
         "ALTER TABLE t ALTER n TYPE int",
-        "ALTER TABLE public.t NO FORCE ROW LEVEL SECURITY",
+        "ALTER TABLE OWN.t NO FORCE ROW LEVEL SECURITY",
     ),
     "trigger that always writes other rows of the table": (
-        f"""{SIMPLE}; {WRITING.format("UPDATE public.t SET a = a || '!' WHERE id = 1 AND pg_trigger_depth() = 1")};
+        f"""{SIMPLE}; {WRITING.format("UPDATE OWN.t SET a = a || '!' WHERE id = 1 AND pg_trigger_depth() = 1")};
         CREATE TRIGGER w AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION w(); ALTER TABLE t ENABLE ALWAYS TRIGGER w""",
         "ALTER TABLE t ALTER n TYPE int",
-        "ALTER TABLE public.t DISABLE TRIGGER w",
+        "ALTER TABLE OWN.t DISABLE TRIGGER w",
     ),
     "trigger of replicas that writes another table": (
-        f"""{SIMPLE}; CREATE TABLE o (id int REFERENCES t); {WRITING.format("INSERT INTO public.o VALUES (77)")};
+        f"""{SIMPLE}; CREATE TABLE o (id int REFERENCES t); {WRITING.format("INSERT INTO OWN.o VALUES (77)")};
         CREATE TRIGGER w BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION w(); ALTER TABLE t ENABLE REPLICA TRIGGER w""",
         "ALTER TABLE t ALTER n TYPE int",
-        "table public.o was written",
+        "table OWN.o was written",
     ),
     "rule that always writes another table": (
         f"""{SIMPLE}; CREATE TABLE o (id int); CREATE RULE r AS ON UPDATE TO t DO ALSO INSERT INTO o VALUES (new.id);
         ALTER TABLE t ENABLE ALWAYS RULE r""",
         "ALTER TABLE t ALTER n TYPE int",
-        "ALTER TABLE public.t DISABLE RULE r",
+        "ALTER TABLE OWN.t DISABLE RULE r",
     ),
     "check that writes another table": (
         f"""{SIMPLE}; CREATE TABLE o (id int PRIMARY KEY);
         CREATE FUNCTION c(id int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-        IF current_setting('session_replication_role') = 'replica' THEN INSERT INTO public.o VALUES (id); END IF;
-        RETURN true; END $$; ALTER FUNCTION c SET search_path = public;
+        IF current_setting('session_replication_role') = 'replica' THEN INSERT INTO OWN.o VALUES (id); END IF;
+        RETURN true; END $$; ALTER FUNCTION c SET search_path = OWN;
         ALTER TABLE t ADD CHECK (c(id))""",
         "INSERT INTO o VALUES (9); ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, n)",
-        "table public.o was written",
+        "table OWN.o was written",
     ),
     "replica identity": (SIMPLE, "ALTER TABLE t REPLICA IDENTITY DEFAULT", "needs its REPLICA IDENTITY FULL"),
     "table leaves the publication": (SIMPLE, "ALTER PUBLICATION dbfarm_x DROP TABLE t", "is that of dbfarm"),
@@ -280,27 +128,21 @@ def check(url: str, farm: str, into: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(list(ARRIVES), 12))
-def test_it_arrives(database_url: str, farm: str, tmp_path: Path, kind: str):
-    before, statements = ARRIVES[kind]
-    master(database_url, farm, before)
-    into = tmp_path / "replica.duckdb"
-    wlr.replicate("x", farm=farm, into=into, register=False)
-    for statement in statements:
-        execute(database_url, statement)
-    check(database_url, farm, into)
+def test_it_is_refused_and_what_comes_later_arrives(cluster: Cluster, database_url: str, farm: str, tmp_path: Path):
+    def of(number: int, text: str) -> str:
+        return re.sub(r"\bOWN\b", f"case{number}", text.replace("OTHER", f"other{number}"))
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(list(REFUSED), 12))
-def test_it_is_refused_and_what_comes_later_arrives(database_url: str, farm: str, tmp_path: Path, kind: str):
-    before, statement, said = REFUSED[kind]
-    master(database_url, farm, before)
-    with pytest.raises(psycopg.Error) as caught:
-        execute(database_url, statement)
-    assert said in str(caught.value)
+    before = (f"CREATE SCHEMA OWN; SET search_path = OWN; {before}" for before, _, _ in REFUSED.values())
+    execute(database_url, *(of(number, text) for number, text in enumerate(before)))
+    wlc.master(database_url, farm=farm, name="x")
+    for number, (kind, (_, statement, said)) in enumerate(REFUSED.items()):
+        with pytest.raises(psycopg.Error) as caught:
+            execute(database_url, of(number, "SET search_path = OWN"), of(number, statement))
+        assert of(number, said) in str(caught.value), kind
     execute(database_url, "CREATE TABLE later AS SELECT 1 AS a")
     check(database_url, farm, tmp_path / "replica.duckdb")
+    execute(database_url, "DROP OWNED BY kept")
+    cluster.execute("DROP ROLE kept")
 
 
 @pytest.mark.parametrize(

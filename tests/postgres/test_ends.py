@@ -6,7 +6,9 @@ Docs: docs/postgresql.md.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -454,3 +456,33 @@ def test_passwords_are_never_shown(cluster: Cluster, database_url: str, farm: st
     files = [path for path in (tmp_path / "farm").rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+WITHOUT_DRIVERS = """
+import json, sys
+sys.modules.update(dict.fromkeys(["psycopg", "adbc_driver_postgresql", "numpy"]))
+import cli.wlc, cli.wlr
+from cli.command import run_app
+apps = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
+for program, *arguments in json.loads(sys.argv[1]):
+    print(run_app(apps[program], program, arguments), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_extra_is_named_where_the_drivers_are_not_installed() -> None:
+    url = "postgresql://nobody@localhost/nothing"
+    commands = (
+        ("wlc", "master", url),
+        ("wlc", "run", url),
+        ("wlc", "status", url),
+        ("wlr", "replicate", "sales", "--farm", "farm", "--into", url),
+        ("wlr", "status", url),
+    )
+    command = [sys.executable, "-c", WITHOUT_DRIVERS, json.dumps(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2"] * len(commands)
+    # A command that goes on writes its errors as lines of a log.
+    said = re.findall("error:? PostgreSQL needs packages that are not installed", done.stderr)
+    assert len(said) == done.stderr.count("hint: pip install 'dbfarm[postgres]'") == len(commands)
+    assert "Traceback" not in done.stderr

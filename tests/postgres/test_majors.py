@@ -1,4 +1,4 @@
-"""A PostgreSQL master of the oldest major with a replica of the newest one, and the other way round.
+"""PostgreSQL masters and replicas of different majors, and what only one major has.
 
 `tests/conformance` runs the suites of sources and of targets on each major alone.
 """
@@ -15,7 +15,8 @@ import wlc
 import wlr
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import texts_of
-from tests.postgres.test_schema_changes import CASES, OBJECTS, compare, places
+from tests.postgres.schema_cases import CASES, OBJECTS, places
+from tests.postgres.test_schema_changes import compare
 from wlc.farm.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
     from tests.postgres.cluster import Cluster
 
-pytestmark = pytest.mark.deep
 OLDEST, NEWEST = 14, 18
 # What a major itself refuses of the cases. PostgreSQL 14 drops some foreign keys of a partition that is detached.
 REFUSED = {14: ['constraint "f_a_fkey" of relation "f1" does not exist'], 18: ["cannot have ON SELECT rules"]}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("major", "other"), [(OLDEST, NEWEST), (NEWEST, OLDEST)])
 def test_schema_changes_and_rows_arrive(
     cluster_of: Callable[[int], Cluster], tmp_path: Path, major: int, other: int
@@ -103,6 +104,7 @@ FOREIGN_KEY = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname
 
 
 # Replicas of the older major say what they do without.
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_older_replica_does_without_what_it_does_not_know(
     cluster_of: Callable[[int], Cluster], tmp_path: Path
@@ -139,3 +141,41 @@ def test_an_older_replica_does_without_what_it_does_not_know(
     wlr.replicate("x", farm=farm, into=copy, register=False)
     assert execute(copy, "SELECT a, b FROM g") == [(1, 3)]
     wlc.stop(url)
+
+
+GENERATED = """
+    CREATE TABLE g (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a * 2) STORED, c text);
+    CREATE TABLE p (a int, b int GENERATED ALWAYS AS (a * 2) STORED) PARTITION BY LIST (a);
+    CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO g VALUES (1), (2); INSERT INTO p VALUES (1)
+"""
+
+
+def test_stored_ones_follow_and_virtual_ones_are_refused(cluster_of: Callable[[int], Cluster], tmp_path: Path) -> None:
+    cluster = cluster_of(18)
+    url, copy, farm = cluster.create_database(), cluster.create_database(), str(tmp_path / "farm")
+    execute(url, GENERATED, "CREATE TABLE v (a int, b int GENERATED ALWAYS AS (a + 1))")
+    with pytest.raises(Exception, match=r"table public.v cannot be replicated: .* virtual generated column"):
+        wlc.master(url, farm=farm, name="x")
+    execute(url, "DROP TABLE v")
+    wlc.master(url, farm=farm, name="x")
+    into = tmp_path / "r.duckdb"
+    for target in (copy, into):
+        wlr.replicate("x", farm=farm, into=target, register=False)
+    for statement in (
+        "UPDATE g SET a = 3 WHERE a = 2",
+        "DELETE FROM g WHERE a = 1",
+        "ALTER TABLE g ALTER b SET EXPRESSION AS (a * 3)",
+        "ALTER TABLE p ALTER b SET EXPRESSION AS (a * 4)",
+        "ALTER TABLE g RENAME a TO aa",
+        "INSERT INTO g VALUES (7)",
+        "UPDATE p SET a = 5",
+    ):
+        execute(url, statement)
+    with pytest.raises(psycopg.errors.RaiseException, match="virtual generated column"):
+        execute(url, "ALTER TABLE g ADD d int GENERATED ALWAYS AS (aa + 1) VIRTUAL")
+    wlc.flush(url)
+    for target in (copy, into):
+        wlr.replicate("x", farm=farm, into=target, register=False)
+    for query in ("SELECT aa, b, c FROM g ORDER BY 1", "SELECT a, b FROM p"):
+        assert execute(copy, query) == execute(url, query)
+    assert execute(copy, "SELECT aa, b FROM g ORDER BY 1") == [(3, 9), (7, 21)]
