@@ -1,7 +1,7 @@
 """Cases of MySQL NDB Cluster's suite ndb_rpl with real sites: what both know, what each then writes, and what is rejected.
 
 Oslo is the primary, rome a secondary. Each case has tables of its own, so that many can run side by side. All other cases
-of the suite are in `tests/unit/test_verdicts.py`.
+of the suite are in `tests/unit/multi_master/test_verdicts.py`.
 """
 
 from __future__ import annotations

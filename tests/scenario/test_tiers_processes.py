@@ -1,7 +1,7 @@
 """Tiers as they are run, in directories and in a bucket: what goes on is a process, and some are killed with signal 9.
 
 Each story names the cases of Comdb2's suite for physical replication that it shows. The names of some unit tests, as in
-`tests/unit/test_choice.py`, are those of its cases, too; its verify_connection_count and check_metadb_memstat do not apply.
+`tests/unit/tiers/test_choice.py`, are those of its cases, too; its verify_connection_count and check_metadb_memstat do not apply.
 """
 
 from __future__ import annotations

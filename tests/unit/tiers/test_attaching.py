@@ -378,7 +378,7 @@ def test_a_relay_that_was_forgotten_serves_again_with_its_next_round(tmp_path: P
     assert shipped() == [url]
     # Who does not register does not come back.
     registry.store.delete(paths.upstream_path(upstreams(registry)[0].id))
-    ship(registry.url, to=str(tmp_path), upstream=upstream, registers=False)
+    ship(registry.url, to=str(tmp_path), upstream=upstream, register=False)
     assert upstreams(registry) == []
     assert shipped() == [url]
 

@@ -1,8 +1,8 @@
 """Column types: one table of what every part of the product knows about them, and how values are stored.
 
 `table` has one row per type: its storage type, its text in digests, its counterparts in PostgreSQL and Spark. To add a
-type, add a row there, a line to docs/types.md and values to tests/unit/dialect/test_types.py. `syntax` parses type texts,
-`storage` makes the SQL that writes values to Parquet and reads them back.
+type, add a row there, a line to docs/types.md and values to tests/unit/dialect/test_types.py. `syntax` parses type
+texts, `storage` makes the SQL that writes values to Parquet and reads them back.
 """
 
 from wlc.dialect.types.column_types import BY_NAME, TABLE, DigestText, PostgresText, TypeRow
