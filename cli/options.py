@@ -5,12 +5,15 @@ Options that choose rows, columns and values.
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from wlc.farm.config import typed_beat
 from wlc.farm.errors import InvalidError
+from wlc.farm.parameters import Option, declared
 
 Where = Annotated[
     list[str] | None,
@@ -47,29 +50,52 @@ Farm = Annotated[
     typer.Option("--farm", metavar="URL", help="Directory or bucket that holds the databases; default is WLC_FARM."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")]
-Upstreams = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--upstream",
-        metavar="URL",
-        help="Where to read: auto chooses among the places registered at DB; a URL pins one; several are chosen from.",
-    ),
-]
-Registries = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--registry",
-        metavar="URL",
-        help="Choose where to read by the registry there, not by DB's; with several, the first decides.",
-    ),
-]
-ClassName = Annotated[
-    str | None, typer.Option("--class", metavar="NAME", help="Reads from and serves by class: prod, uat, beta, test …")
-]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="K=V", help="Option of the farm's file system; may be repeated."),
 ]
+
+
+def takes(declaration: type, *, before: str) -> Callable[[Any], Any]:
+    """Give a command with `**options` the options of a declaration, which `--help` lists before another one."""
+
+    def decorate(function: Any) -> Any:
+        signature = inspect.signature(function, eval_str=True)
+        *own, _ = signature.parameters.values()
+        place = list(signature.parameters).index(before)
+        own[place:place] = [
+            inspect.Parameter(each.name, own[place].kind, default=_default(each), annotation=_annotation(each))
+            for each in declared(declaration)
+        ]
+        function.__signature__ = signature.replace(parameters=own)
+        return function
+
+    return decorate
+
+
+def _default(option: Option) -> object:
+    return False if option.is_flag and not option.has_opposite else None
+
+
+def _annotation(option: Option) -> Any:
+    """Return what typer reads of an option: its type as text, list or number, its names and its meaning."""
+    names = option.flag
+    kind: Any = str | None
+    if option.has_opposite:
+        names, kind = f"{option.flag}/--no-{option.flag[2:]}", bool | None
+    elif option.is_flag:
+        kind = bool
+    elif option.is_list:
+        kind = list[str] | None
+    elif option.is_number:
+        kind = int | None
+    least = 0 if option.is_number else None
+    return Annotated[kind, typer.Option(names, metavar=option.metavar or None, min=least, help=option.help)]
+
+
+def typed(options: Any) -> Any:
+    """Return the options of a declaration that the user typed."""
+    return {name: value for name, value in options.items() if value is not None and value != []}
 
 
 def beat_of(text: str | None) -> float | None:

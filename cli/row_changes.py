@@ -12,27 +12,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Unpack, cast
 
 import typer
 
 import wlc
 import wlr
 from wlc.farm.errors import InvalidError
-from wlc.farm.human_form import parse_bytes
+from wlr.reading.feeds.options import FeedOptions
 
 from .following import in_rounds
 from .options import (
-    ClassName,
     Farm,
     Follow,
-    Registries,
     StorageOptions,
-    Upstreams,
     flat_options,
     storage_options,
+    takes,
     tick_or_time,
     two_ticks,
+    typed,
 )
 from .output import Fields, Listing, Report, printable_rows, record
 from .progress import working
@@ -176,16 +175,6 @@ class _Terminal:
         sys.stdout.flush()
 
 
-FeedStart = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="TICK|TIME|snapshot", help="Where a new feed begins; default is the start of the log."
-    ),
-]
-FeedFormat = Annotated[
-    str | None,
-    typer.Option(metavar="FORMAT", help="json, debezium, or csv; default is what OUTPUT ends in, or json."),
-]
 ChangesFormat = Annotated[
     str | None,
     typer.Option(metavar="FORMAT", help="jsonl, csv, parquet, or arrow; default is what FILE ends in, or jsonl."),
@@ -196,6 +185,7 @@ OutputOptions = Annotated[
 ]
 
 
+@takes(FeedOptions, before="output_option")
 def feed(
     db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
     to: Annotated[
@@ -205,30 +195,11 @@ def feed(
         list[str] | None,
         typer.Option("--table", metavar="PATTERN", help="Only tables like main.sales_*; may be repeated."),
     ] = None,
-    format: FeedFormat = None,
-    start: FeedStart = None,
-    max_bytes: Annotated[
-        str, typer.Option(metavar="N", help="Bytes of records in memory at once, as 64M; 0 for any number.")
-    ] = "64M",
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Of each round write only the newest records, at most --max-bytes of them.")
-    ] = False,
-    rotate: Annotated[
-        str | None, typer.Option(metavar="N", help="Begin another file after so many bytes, as 1G.")
-    ] = None,
-    transactional: Annotated[
-        bool, typer.Option("--transactional", help="Kafka: records become visible together. Experimental.")
-    ] = False,
     output_option: OutputOptions = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The feed's name in the farm; default is the output's.")
-    ] = None,
     follow: Follow = False,
-    upstream: Upstreams = None,
-    class_name: ClassName = None,
-    registry: Registries = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
+    **given: Unpack[FeedOptions],
 ) -> Iterator[Report]:
     """Write every change of some tables to a file or a topic of Kafka, in the order of the log."""
     options = storage_options(storage_option)
@@ -240,21 +211,12 @@ def feed(
                 db,
                 to=to,
                 tables=table or None,
-                format=format,
-                start=start,
-                max_bytes=int(parse_bytes(max_bytes)),
-                drop=drop,
-                name=name,
-                transactional=transactional,
                 output_options=flat_options(output_option),
-                rotate=int(parse_bytes(rotate)) if rotate is not None else None,
-                upstream=upstream,
-                class_name=class_name,
-                registry=registry,
                 keepalive=keepalive,
                 farm=farm,
                 storage_options=options,
                 progress=progress,
+                **typed(given),
             )
 
     with keepalive or nullcontext():

@@ -7,16 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 from wlc.farm.addresses import without_password
 from wlc.farm.clock import parse_age
 from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
+from wlc.tiers.options import RelayOptions
 
 from .following import in_rounds
-from .options import ClassName, Database, Farm, Follow, Registries, StorageOptions, Upstreams, storage_options
+from .options import Database, Farm, Follow, StorageOptions, storage_options, takes, typed
 from .output import Fields, Listing, Report, in_columns, record
 from .progress import working
 
@@ -40,20 +41,6 @@ Pushes = Annotated[
 ]
 
 
-ShipDelay = Annotated[
-    str | None, typer.Option(metavar="AGE", help="Leave out what was committed less than this ago: 1h, '2 days'.")
-]
-LimitRate = Annotated[
-    str | None, typer.Option("--limit-rate", metavar="RATE", help="Most bytes per second: 500k, 10M.")
-]
-FanoutOfRelay = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=0, help="How many may read from it; default is the registry's."),
-]
-KeptByRelay = Annotated[
-    str | None,
-    typer.Option("--keep", metavar="AGE", help="What wlc prune keeps in the relay, as wlc retention sets it: 30d."),
-]
 PruneEvery = Annotated[
     str | None,
     typer.Option("--prune-every", metavar="AGE", help="With --follow: run wlc prune on the relay this often."),
@@ -63,23 +50,18 @@ Unregistered = Annotated[
 ]
 
 
+@takes(RelayOptions, before="pushes")
 def ship(
     db: Database,
     to: To = None,
     follow: Follow = False,
-    delay: ShipDelay = None,
-    limit_rate: LimitRate = None,
-    upstream: Upstreams = None,
-    class_name: ClassName = None,
-    registry: Registries = None,
     pushes: Pushes = None,
-    fanout: FanoutOfRelay = None,
-    keep: KeptByRelay = None,
     prune_every: PruneEvery = None,
     no_register: Unregistered = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
     target_option: TargetOptions = None,
+    **given: Unpack[RelayOptions],
 ) -> Iterator[Report]:
     """Copy a database of the farm byte for byte to another farm, a relay: new snapshots and batches only.
 
@@ -89,31 +71,29 @@ def ship(
 
     options, target_options = storage_options(storage_option), storage_options(target_option)
     places: dict[str, Any] = {"farm": farm, "storage_options": options, "target_options": target_options}
+    relay: RelayOptions = typed(given)
+    chooses = relay.get("upstream") or relay.get("registry")
     if pushes is not None:
-        _refuse(to or upstream or registry or delay or keep or prune_every or no_register or fanout is not None)
-        begin = partial(wlc.Pusher, db, pushes, class_name=class_name or "", rate=limit_rate, **places)
+        _refuse(to or prune_every or no_register or relay.keys() - {"class_name", "rate"})
+        begin = partial(
+            wlc.Pusher, db, pushes, class_name=relay.get("class_name") or "", rate=relay.get("rate"), **places
+        )
         yield from _push_on(begin, pushes, follow=follow)
         return
     to = _checked_place(_named(db, farm), to, prune_every=prune_every, follow=follow)
-    _refuse_unknown(no_register and (upstream or registry or class_name is not None or fanout is not None))
-    keepalive = wlc.Keepalive() if follow and (upstream or registry) else None
+    _refuse_unknown(no_register and (chooses or "class_name" in relay or "fanout" in relay))
+    keepalive = wlc.Keepalive() if follow and chooses else None
 
     def copy() -> wlc.Shipped:
         with working("copying {}", db) as progress:
             return wlc.ship(
                 db,
                 to=to,
-                delay=delay,
-                rate=limit_rate,
-                registers=not no_register,
-                upstream=upstream,
-                class_name=class_name,
-                registry=registry,
-                fanout=fanout,
-                keep=keep,
+                register=not no_register,
                 keepalive=keepalive,
                 progress=progress,
                 **places,
+                **relay,
             )
 
     pruning = Pruning(prune_every, target_options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -15,24 +15,24 @@ from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError
 from wlr.care.replica_settings import place_read
 from wlr.engine.adapters import locate as place_of
+from wlr.replay.options import ReplicaOptions
 
 from .checking import COMMANDS as CHECKING_COMMANDS
 from .command import command, new_app, run_app
 from .following import in_rounds
 from .options import (
     ChangeFilters,
-    ClassName,
     Columns,
     Farm,
     Follow,
     MaskKey,
     Masks,
-    Registries,
     StorageOptions,
     Target,
-    Upstreams,
     Where,
     storage_options,
+    takes,
+    typed,
 )
 from .output import Lines, Listing, Report, record
 from .progress import working
@@ -60,13 +60,6 @@ def main() -> None:
     sys.exit(run_app(app, "wlr"))
 
 
-Patterns = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
-]
-Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")]
-Delay = Annotated[
-    str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
-]
 Into = Annotated[
     str, typer.Option(metavar="TARGET", help="A DuckDB file; a folder or s3://… of Parquet files; postgresql://….")
 ]
@@ -77,34 +70,11 @@ Until = Annotated[
     str | None,
     typer.Option(metavar="TIME|TAG", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'; or at a tag."),
 ]
-Engine = Annotated[
-    str, typer.Option(metavar="ENGINE", help="Parquet: who does large work: local, spark, or auto by its size.")
-]
 Unregistered = Annotated[bool, typer.Option("--no-register", help="Do not register this replica in the farm.")]
-Keep = Annotated[
-    str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
-]
-OpenTables = Annotated[
-    str | None,
-    typer.Option("--open", metavar="delta|none", help="Parquet: keep a Delta log over each table's files; remembered."),
-]
-Access = Annotated[
-    bool | None,
-    typer.Option("--access/--no-access", help="PostgreSQL: give roles what the farm grants; default: if signed."),
-]
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="DuckDB: make it inside a file that has tables of its own, beside them.")
-]
-Swap = Annotated[
-    bool | None,
-    typer.Option("--swap/--no-swap", help="DuckDB: write to a second file that takes its place; remembered."),
-]
-SparkMaster = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
-]
 
 
 @command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
+@takes(ReplicaOptions, before="no_register")
 def replicate(
     into: Into,
     master: Master = None,
@@ -113,33 +83,20 @@ def replicate(
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
     rebase: Annotated[bool, typer.Option("--rebase", help="Take back, or make anew, what the log lacks.")] = False,
-    tables: Patterns = None,
-    ignore: Ignored = None,
     where: Where = None,
     columns: Columns = None,
     mask: Masks = None,
     mask_key: MaskKey = None,
     change_filters: ChangeFilters = False,
-    delay: Delay = None,
-    keep: Keep = None,
-    open_tables: OpenTables = None,
-    access: Access = None,
-    adopt: Adopt = False,
-    swap: Swap = None,
-    engine: Engine = "auto",
-    spark_master: SparkMaster = None,
-    upstream: Upstreams = None,
-    class_name: ClassName = None,
-    registry: Registries = None,
     no_register: Unregistered = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
+    **given: Unpack[ReplicaOptions],
 ) -> Iterator[Report]:
     """Create a replica from the newest suitable snapshot, or roll it forward from its position."""
     stop = _fixed(until, dry_run=dry_run) if follow else until
     waits = follow and (until is not None or tick is not None)
     options = storage_options(storage_option)
-    kind: dict[str, Any] = {"keep": keep, "open_tables": open_tables, "access": access, "adopt": adopt, "swap": swap}
     filters = wlr.row_filters(where, columns, mask, mask_key, changes=change_filters)
     keepalive = wlc.Keepalive() if follow else None
 
@@ -152,22 +109,14 @@ def replicate(
                 until=stop,
                 tick=tick,
                 waits=waits,
-                delay=delay,
-                tables=tables or None,
-                ignore=ignore or None,
                 filters=filters,
-                **kind,
-                engine=engine,
-                spark_master=spark_master,
                 storage_options=options,
                 register=not no_register,
-                upstream=upstream,
-                class_name=class_name,
-                registry=registry,
                 keepalive=keepalive,
                 rebase=rebase,
                 dry_run=dry_run,
                 progress=progress,
+                **typed(given),
             )
 
     with keepalive or nullcontext():

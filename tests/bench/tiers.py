@@ -78,7 +78,7 @@ def _relays(folder: Path, source: Path, url: str, rounds: int) -> Iterator[Line]
 
     def ship() -> float:
         target = folder / f"relay{next(numbers)}"
-        seconds = timed(lambda: wlc.ship(str(source), to=str(target), registers=False))
+        seconds = timed(lambda: wlc.ship(str(source), to=str(target), register=False))
         tables.fresh(target)
         return seconds
 
@@ -87,7 +87,7 @@ def _relays(folder: Path, source: Path, url: str, rounds: int) -> Iterator[Line]
 
     def ship_up() -> float:
         target = f"{url}/relay{next(numbers)}"
-        return timed(lambda: wlc.ship(str(source), to=target, registers=False))
+        return timed(lambda: wlc.ship(str(source), to=target, register=False))
 
     about = f"relay of {size / 1e6:,.0f} MB"
     yield _share(f"{about} in a directory, cp -r and sync", rounds, size, lambda: cp(is_durable=True), ship, GOAL)

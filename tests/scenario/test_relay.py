@@ -458,7 +458,7 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "link", link_and_note)
     monkeypatch.setattr(os, "fsync", fsync_and_note)
-    shop.ship(registers=False)
+    shop.ship(register=False)
     relay = tmp_path / "relay/shop"
     data = [file for file in relay.rglob("*.parquet") if "wlc_logs" in str(file)]
     logs, (manifest,) = sorted(relay.glob("wlc_logs/shop_*[0-9]")), relay.rglob("manifest.json")
@@ -490,7 +490,7 @@ def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPat
         create(self, path, data)
 
     monkeypatch.setattr(MemoryStore, "create", create_together)
-    assert shop.ship(registers=False).files == 4
+    assert shop.ship(register=False).files == 4
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
@@ -513,7 +513,7 @@ def test_a_run_that_fails_begins_no_other_file(shop: Shop, monkeypatch: pytest.M
     monkeypatch.setattr(RunLimit, "stop", lambda self: (stop(self), is_stopped.set()))
     monkeypatch.setattr(MemoryStore, "fetch", fetch_or_fail)
     with pytest.raises(UnavailableError, match="no answer"):
-        shop.ship(registers=False)
+        shop.ship(register=False)
     # The snapshot has 13 files, and eight were on their way.
     assert 1 <= len([path for path in begun if path.startswith("snapshots/")]) <= copying.REQUESTS
     monkeypatch.undo()

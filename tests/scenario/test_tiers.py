@@ -55,7 +55,7 @@ class Town:
         with wlc.connect(self.master) as connection:
             connection.execute("INSERT INTO t SELECT coalesce(max(i), 0) + 1 FROM t")
         if self.origin:
-            wlc.ship(self.origin, to=self.farm, registers=False)
+            wlc.ship(self.origin, to=self.farm, register=False)
 
     def relay(self, name: str, **options: object) -> wlc.Shipped:
         return wlc.ship("shop", farm=self.farm, to=f"{self.root}/{name}", **options)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Town:
 @pytest.fixture
 def town(shared: Town, tmp_path: Path) -> Town:
     """Its registry is that of a relay, as that of any place can be; the master is everybody's."""
-    wlc.ship(shared.url("hq"), to=str(tmp_path / "hq"), registers=False)
+    wlc.ship(shared.url("hq"), to=str(tmp_path / "hq"), register=False)
     return Town(tmp_path, str(tmp_path), shared.master, shared.url("hq"))
 
 
@@ -337,7 +337,7 @@ def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> N
 
 def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
     """A farm that is given alone is read; with registries, the first of them decides."""
-    wlc.ship(town.url("hq"), to=f"{town.root}/second", registers=False)
+    wlc.ship(town.url("hq"), to=f"{town.root}/second", register=False)
     registries = [town.url("hq"), town.url("second")]
     assert town.replica("plain") == "hq"
     assert (claims(town.registry), wlr.status(town.folder / "plain.duckdb").registries) == ([], ())

@@ -419,7 +419,7 @@ def test_another_past_a_lost_position_and_a_half_copy_are_told_and_harm_nobody(l
 
 def test_a_second_registry_serves_and_a_relay_takes_the_place_of_a_lost_farm(land: Land) -> None:
     hq, second = land.place("hq"), land.place("second")
-    wlc.ship(hq, to=land.farm("second"), registers=False)
+    wlc.ship(hq, to=land.farm("second"), register=False)
     both = ("--registry", hq, "--registry", second)
     land.run("wlc", "ship", hq, "--to", land.farm("r"), *both)
     land.replicate("x", hq, *both)

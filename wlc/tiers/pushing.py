@@ -74,7 +74,7 @@ class Pusher:
         *,
         class_name: str = "",
         farm: str | None = None,
-        rate: str | None = None,
+        rate: float | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         target_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class Pusher:
             message = f"{registry} is of database {self._registry.name}, not of {self._source.name}"
             raise InvalidError(message, hint=f"Give the folder {self._source.name} in the other farm.", path=registry)
         self._class_name = class_name
-        self._limit = RateLimit(parse_rate(rate) if rate is not None else None)
+        self._limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
         self._leases: dict[str, Lease] = {}
         self._read: dict[str, tuple[StoredObject, Replica | CorruptError]] = {}
         self._listed: tuple[float, tuple[str, ...], Mapping[str, str]] | None = None

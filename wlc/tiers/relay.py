@@ -12,7 +12,7 @@ import os
 import time
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from wlc.farm import paths
 from wlc.farm.clock import parse_age, utc_now
@@ -22,11 +22,13 @@ from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, Inv
 from wlc.farm.human_form import ForPeople, parse_rate
 from wlc.farm.keeping import change_policy
 from wlc.farm.model import Position
+from wlc.farm.parameters import takes
 from wlc.farm.store import AlreadyExistsError, MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
 from wlc.tiers.attaching import read_through
 from wlc.tiers.attachment import attachment_object, attachment_of, detach, place_of, register_reader
 from wlc.tiers.copying import CopiedSnapshot, Found, RateLimit, Unpublished, refuse_unreadable
+from wlc.tiers.options import RelayOptions
 from wlc.tiers.same_past import is_same_place
 from wlc.tiers.tree import Offer, as_reader, how_to_begin_anew, is_offered, offer_place, relay_id
 from wlc.tiers.upstreams import ORIGIN
@@ -399,23 +401,18 @@ class Shipping:
                     offer_place(registry, self._target, self._offer, self._first, has_start=has_start)
 
 
+@takes(RelayOptions)
 def ship(
     db: str | os.PathLike[str],
     *,
     to: str | os.PathLike[str],
     farm: str | os.PathLike[str] | None = None,
-    delay: timedelta | str | None = None,
-    rate: float | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
-    registers: bool = True,
-    upstream: Sequence[str] | str | None = None,
-    class_name: str | None = None,
-    registry: Sequence[str] | str | None = None,
-    fanout: int | None = None,
-    keep: timedelta | str | None = None,
+    register: bool = True,
     keepalive: Keepalive | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    **options: Unpack[RelayOptions],
 ) -> Shipped:
     """Copy what a farm database has and a relay lacks: snapshots and batches, byte for byte.
 
@@ -426,17 +423,9 @@ def ship(
         db: Name in the farm, URL of the database's folder (another relay's, too), or a source that knows its farm.
         to: URL or path of the relay's farm. The database gets a folder of its name there.
         farm: URL of the farm, for a bare name; WLC_FARM if omitted.
-        delay: Leave out what was committed less than this before now; as text, for example `1h` or `2 days`.
-        rate: Bytes per second on average, no limit if omitted; as text, for example `500k` or `10M`.
         storage_options: Options of the farm's file system.
         target_options: Options of the relay's file system.
-        registers: Make the relay known where it reads, so that `wlc prune` there waits for it, and as an upstream.
-        upstream: Where to read: "auto" chooses among the places registered at `db`, the URL of the database's folder in
-            one place pins it, several URLs are chosen from. Give it every time.
-        class_name: Class of the relay, such as `prod`: it serves readers of this class and of lower ones.
-        registry: URLs of the database's folder in places whose registries are told; the first decides. Likewise.
-        fanout: How many may read from the relay; the registry's number if omitted.
-        keep: What `prune` keeps in the relay, as `retention` sets it; as text, for example `30d`.
+        register: Make the relay known where it reads, so that `wlc prune` there waits for it, and as an upstream.
         keepalive: Of a program that follows: says between rounds that the relay is there.
         progress: Called with batches done, batches in all, and what is being done.
 
@@ -447,18 +436,20 @@ def ship(
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
         UnavailableError: A place cannot be reached, or nothing of the database is old enough: try again.
     """
-    age, kept = (parse_age(each) if isinstance(each, str) else each for each in (delay, keep))
+    age, kept = _age(options.get("delay")), _age(options.get("keep"))
+    rate = options.get("rate")
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
     source, to = resolve(db, farm, storage_options=storage_options), os.fspath(to)
     target = _relay_of(source, to, target_options)
     latest = utc_now() - age if age is not None else None
-    offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)
-    attachment = _attachment(source, target, to, upstream, class_name, registry)
+    class_name = options.get("class_name")
+    offer = Offer(class_name, options.get("fanout"), age.total_seconds() if age is not None else 0.0)
+    attachment = _attachment(source, target, to, options.get("upstream"), class_name, options.get("registry"))
 
     def run(place: FarmDatabase, membership: Membership | None = None) -> Shipped:
         if membership is not None and membership.attachment != attachment:
             attachment_object(target).change(lambda _: membership.attachment)
-        done = Shipping(place, target, latest, limit, progress, offer, membership).run(registers=registers)
+        done = Shipping(place, target, latest, limit, progress, offer, membership).run(registers=register)
         if kept is not None:
             change_policy(target, lambda policy: replace(policy, keep=kept))
         return done
@@ -469,6 +460,10 @@ def ship(
     if me.position is None:
         refuse_unreadable(source, latest)
     return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
+
+
+def _age(given: timedelta | str | None) -> timedelta | None:
+    return parse_age(given) if isinstance(given, str) else given
 
 
 def _relay_of(source: FarmDatabase, to: str, options: Mapping[str, Any] | None) -> FarmDatabase:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError
@@ -109,21 +109,6 @@ class ReplicaState:
     digests: Tallies = field(default_factory=dict)
     contained: Later[WrittenContained] = NOTHING
     is_unlocked: Absent[bool] = False
-
-
-class Standing(Protocol):
-    """Where a replica stands and what its tables hold then."""
-
-    @property
-    def position(self) -> Position: ...
-    @property
-    def batch_last(self) -> int: ...
-    @property
-    def clock(self) -> datetime | None: ...
-    @property
-    def digests(self) -> Mapping[Name, Held]: ...
-    @property
-    def contained(self) -> Contained: ...
 
 
 def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> ReplicaState:

@@ -7,21 +7,23 @@ import shlex
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import wlc
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.keeping import find_tag
+from wlc.farm.parameters import declared, takes
 from wlc.farm.paths import is_tag_name
 from wlc.farm.registry import this_host
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.tiers.attachment import attachment_of, detach, place_of
 from wlr.engine.adapters import target_at
-from wlr.engine.contract import DatabaseFile, Lake, Roles
+from wlr.engine.contract import DatabaseFile
 from wlr.engine.replica_state import ReplicaState
+from wlr.replay.options import ReplicaOptions
 from wlr.replay.plan import bounds
 from wlr.replay.plan.bounds import Stop
 from wlr.replay.plan.patterns import described, listed
@@ -32,7 +34,7 @@ from wlr.replay.workers import workers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from wlr.replay.plan.row_filters import RowFilters
 
 
+@takes(ReplicaOptions)
 def replicate(
     master: str | os.PathLike[str] | None = None,
     *,
@@ -49,26 +52,14 @@ def replicate(
     until: str | datetime | None = None,
     tick: int | None = None,
     waits: bool = False,
-    delay: str | timedelta | None = None,
-    tables: Sequence[str] | None = None,
-    ignore: Sequence[str] | None = None,
     filters: RowFilters | None = None,
-    keep: str | None = None,
-    open_tables: str | None = None,
-    access: bool | None = None,
-    adopt: bool = False,
-    swap: bool | None = None,
-    engine: str = "auto",
-    spark_master: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     register: bool = True,
-    upstream: Sequence[str] | str | None = None,
-    class_name: str | None = None,
-    registry: Sequence[str] | str | None = None,
     keepalive: Keepalive | None = None,
     rebase: bool = False,
     dry_run: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
+    **options: Unpack[ReplicaOptions],
 ) -> Replicated:
     """Make a replica from the newest suitable snapshot, or roll it forward from where it stands.
 
@@ -79,22 +70,9 @@ def replicate(
         until: Stop before the first transaction committed later; an aware time, or text as people type it; or a tag.
         tick: Stop after this transaction.
         waits: What `tick` or `until` name may be still to come; `is_reached` of the result says whether it is there.
-        delay: Stay this far behind now, as `1h`; `until` and `tick` let a delayed replica go ahead once instead.
-        tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
-        ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
         filters: Which rows, columns and values are replicated, see `wlr.row_filters`; remembered.
-        keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
-        open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
-        access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
-        adopt: A new replica is made inside the DuckDB file that is there, beside the tables of its owner.
-        swap: Rounds go to a second file, which then takes the DuckDB file's place; remembered.
-        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
-        spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
         register: Note this replica in the farm, so that pruning keeps what it needs.
-        upstream: Where to read: "auto", URLs of the folder in one place or several, "none" for `master`. Remembered.
-        class_name: It reads from places of this class or a higher one. Remembered.
-        registry: URLs of the database's folder in places whose registries are told; the first decides. Remembered.
         keepalive: Of a program that follows: says between rounds that the replica is there.
         rebase: Take back what the replica holds and the log does not, or make the replica anew.
         dry_run: Only say what would be done.
@@ -106,30 +84,23 @@ def replicate(
         ReplayError, CorruptError: A transaction does not fit, or a file is damaged. All before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    target, state, database = _found(master, farm, into, storage_options, adopts=adopt, swaps=swap)
-    stop, names = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay), listed(tables, ignore)
-    asked = _Asked(stop, _age(delay), names, _kept(target, keep, access, open_tables), rebase, _keyed(state, filters))
-    job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
-    return job.run_through(database, _attachment(database, job, upstream, class_name, registry), keepalive)
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """What the replica is to remember; None for what it remembers already."""
-
-    keep: str | None
-    access: bool | None
-    open_tables: str | None
+    target, state, database = _found(master, farm, into, storage_options, options)
+    delay = options.get("delay")
+    stop = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay)
+    names = listed(options.get("tables"), options.get("ignore"))
+    asked = _Asked(stop, _age(delay), names, options, rebase, _keyed(state, filters))
+    job = _Job(target, state, asked, register, dry_run, progress)
+    return job.run_through(database, _attachment(database, job, options), keepalive)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the replica is to hold."""
+    """What the replica is to hold, and how."""
 
     stop: Stop
     delay: timedelta
     patterns: tuple[str, ...] | None
-    remembered: _Remembered
+    options: ReplicaOptions
     rebase: bool = False
     filters: RowFilters | None = None
 
@@ -150,8 +121,6 @@ class _Job:
     state: ReplicaState | None
     asked: _Asked
     registers: bool
-    engine: str
-    spark_master: str | None
     is_dry_run: bool
     progress: Callable[[int, int, str], None] | None
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -196,20 +165,19 @@ class _Job:
     def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
         # An upstream that failed may have left a replica, and a replica may have come further.
         state = self.state if membership is None else self.target.find_state()
-        bulk = workers(self.engine, place, self.spark_master)
+        options = self.asked.options
+        bulk = workers(options.get("engine", "auto"), place, options.get("spark_master"))
         replay = Replay(
             self.target,
             place,
             self.asked.stop,
             registers=self.registers,
             bulk=bulk,
-            keep=self.asked.remembered.keep,
+            options=options,
             progress=self.progress,
             membership=membership,
             delay_s=self.asked.delay_s,
             identity=self.identity,
-            open_tables=self.asked.remembered.open_tables,
-            access=self.asked.remembered.access,
             key_file=self.asked.filters.key_file if self.asked.filters else "",
         )
         if state is not None and (self.asked.rebase or not is_same_database(state, place)):
@@ -243,18 +211,18 @@ def _found(
     farm: str | os.PathLike[str] | None,
     into: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
-    *,
-    adopts: bool,
-    swaps: bool | None,
+    options: ReplicaOptions,
 ) -> tuple[Target, ReplicaState | None, FarmDatabase]:
     target = target_at(into, storage_options)
+    adopts, swaps = options.get("adopt"), options.get("swap")
     if adopts and swaps:
         message = "--adopt and --swap exclude each other: what the owner writes would be lost with the next swap"
         raise InvalidError(message, hint="Give one of them.")
-    if adopts:
-        DatabaseFile.required(target, "--adopt").adopt()
-    never = "Leave --swap out: readers of such a replica are never blocked."
-    file = DatabaseFile.required(target, "--swap", never) if swaps else DatabaseFile.of(target)
+    for each in declared(ReplicaOptions):
+        each.check(target, each.flag, options)
+    file = DatabaseFile.of(target)
+    if file is not None and adopts:
+        file.adopt()
     if file is not None and swaps is not None:
         file.set_swaps(swaps)
     state = target.find_state()
@@ -265,14 +233,9 @@ def _id_of(target: Target) -> str:
     return checksum(f"{this_host()} {uuid.getnode()} {target}".encode())[:16]
 
 
-def _attachment(
-    database: FarmDatabase,
-    job: _Job,
-    upstream: Sequence[str] | str | None,
-    class_name: str | None,
-    registry: Sequence[str] | str | None,
-) -> Attachment | None:
+def _attachment(database: FarmDatabase, job: _Job, options: ReplicaOptions) -> Attachment | None:
     """Return what the replica remembers of its upstream, changed by what is asked for."""
+    upstream, class_name, registry = options.get("upstream"), options.get("class_name"), options.get("registry")
     before = job.state.attachment if job.state else None
     if (before, upstream, class_name, registry) == (None,) * 4:
         return None
@@ -367,17 +330,6 @@ def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | N
     if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
         return Stop(state.position.tick)
     return stop
-
-
-def _kept(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
-    """Refuse what replicas of the target's kind do not have."""
-    if keep is not None:
-        Lake.required(target, "--keep").check_keep(keep)
-    if access:
-        Roles.required(target, "--access")
-    if open_tables is not None:
-        Lake.required(target, "--open").check_open_tables(open_tables)
-    return _Remembered(keep, access, "" if open_tables == "none" else open_tables)
 
 
 def _keyed(state: ReplicaState | None, filters: RowFilters | None) -> RowFilters | None:

@@ -28,6 +28,7 @@ from wlr.engine.contract import DatabaseFile, NewReplica, Rebuildable
 from wlr.engine.replica_state import ReplicaState
 from wlr.replay import log_reader
 from wlr.replay.ddl.left_out import created_by, without_counterparts
+from wlr.replay.options import REMEMBERED, ReplicaOptions, remembered
 from wlr.replay.plan import bounds
 from wlr.replay.plan.bounds import Stop
 from wlr.replay.plan.common_position import of_footer, of_snapshot
@@ -91,14 +92,13 @@ class Replay:
     Attributes:
         registers: Whether the replica is noted in the farm.
         bulk: How to do large work.
-        keep: How long old ticks stay readable, to be remembered; None for what the replica remembers already.
         progress: Called with ticks done, ticks in all, and what is being done.
         membership: The replica's part in a tree of tiers; None if it reads what it was given.
         delay_s: How far it stays behind on purpose.
         identity: Id of the replica if it is made; a random one if empty.
-        open_tables: Whose readers a Parquet replica's tables are open to, to be remembered; None as `keep`.
-        key_file: Where the key of hashes is, to be remembered; "" as `keep`.
-        access: Whether roles get privileges from the farm; None: as remembered, a new one if it verifies signatures.
+        options: What its state keeps of them is changed; `access` of a new replica is by default whether it verifies
+            signatures.
+        key_file: Where the key of hashes is, to be remembered; "" for what the replica remembers already.
     """
 
     into: Target
@@ -106,13 +106,11 @@ class Replay:
     stop: Stop
     registers: bool = False
     bulk: Bulk | None = None
-    keep: str | None = None
     progress: Callable[[int, int, str], None] | None = None
     membership: Membership | None = None
     delay_s: float = 0.0
     identity: str = ""
-    open_tables: str | None = None
-    access: bool | None = None
+    options: ReplicaOptions = field(default_factory=ReplicaOptions)
     key_file: str = ""
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
@@ -191,10 +189,7 @@ class Replay:
         own = Rebuildable.required(self.into, "making a replica anew", "Replicate into another place.")
         self.steps(state)
         # Not what was accepted: in another past, its tick is that of another transaction.
-        known = {
-            name: getattr(before, name)
-            for name in ("id", "keep", "open_tables", "access", "beat_s", "follows_beat", "swaps")
-        }
+        known = {name: getattr(before, name) for name in ("id", *REMEMBERED, "beat_s", "follows_beat", "swaps")}
         self._build(replace(state, **known, verify=state.verify or before.verify), manifest, own.rebuild)
         return replace(self.roll_forward(), anew=why)
 
@@ -304,14 +299,11 @@ class Replay:
     def _with_settings(self, state: ReplicaState) -> ReplicaState:
         """Return a state with what this run was given to remember."""
         return replace(
-            state,
+            remembered(state, self.options),
             master=self.database.url,
-            keep=state.keep if self.keep is None else self.keep,
-            open_tables=state.open_tables if self.open_tables is None else self.open_tables,
             verify=self.database.keys.verify_words() or state.verify,
             beat_s=self._beat_s if state.follows_beat else state.beat_s,
             attachment=self.membership.attachment if self.membership else None,
-            access=state.access if self.access is None else self.access,
             swaps=self._file.wants_swaps(state.swaps) if self._file else state.swaps,
             filters=replace(state.filters, key_file=self.key_file) if self.key_file else state.filters,
         )
@@ -330,7 +322,7 @@ class Replay:
     def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> ReplicaState:
         identity, verify = self.identity or secrets.token_hex(8), self.database.keys.verify_words()
         # Keys given later say nothing of what was made without.
-        access = bool(verify) if self.access is None else self.access
+        access = bool(verify) if (asked := self.options.get("access")) is None else asked
         if manifest is None:
             catalog = self._catalog_of_first_batch()
             return ReplicaState(identity, self.database.url, catalog, tables, verify=verify, access=access)

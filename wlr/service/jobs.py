@@ -135,23 +135,12 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
         done = wlr.replicate(
             place.database,
             into=item.into,
-            delay=item.delay,
-            tables=item.tables or None,
-            ignore=item.ignore or None,
             filters=_filters(item),
-            keep=item.keep,
-            open_tables=item.open,
-            access=item.access,
-            adopt=item.adopt,
-            swap=item.swap,
-            engine=item.engine,
             register=item.register,
-            upstream=item.upstream or None,
-            registry=item.registry or None,
-            class_name=item.class_name,
             keepalive=keepalive,
             progress=turn.progress,
             **place.where,
+            **item.options,
         )
         facts = facts_of(done) if done.transactions or done.snapshot is not None else {}
         return Done(done.tick, done.clock, done.transactions, done.rows, done.bytes, facts)
@@ -200,20 +189,11 @@ def _of_feed(name: str, item: FeedItem, farm: ListedFarm | None, _: ServiceSetti
             place.database,
             to=item.to,
             tables=item.tables or None,
-            format=item.format,
-            start=item.start,
-            max_bytes=item.max_bytes,
-            drop=item.drop,
-            name=item.name,
-            rotate=item.rotate,
-            transactional=item.transactional,
             output_options=dict(item.output_options),
-            upstream=item.upstream or None,
-            registry=item.registry or None,
-            class_name=item.class_name,
             keepalive=keepalive,
             progress=turn.progress,
             **place.where,
+            **item.options,
         )
         facts = facts_of(done) if done.records or done.dropped else {}
         return Done(done.tick, done.clock, 0, done.records, done.bytes, facts)
@@ -235,24 +215,18 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
     given = (item, farm, to)
     target, target_options = (to.url, to.options or None) if to else (item.to, None)
     # Only who chooses where to read has to say that it is there.
-    keepalive = wlc.Keepalive() if item.upstream or item.registry else None
+    keepalive = wlc.Keepalive() if item.options.get("upstream") or item.options.get("registry") else None
 
     def follow(turn: Turn) -> Done:
         done = wlc.ship(
             place.database,
             to=target,
-            delay=item.delay,
-            rate=item.limit_rate,
             target_options=target_options,
-            registers=item.register,
-            upstream=item.upstream or None,
-            registry=item.registry or None,
-            class_name=item.class_name,
-            fanout=item.fanout,
-            keep=item.keep,
+            register=item.register,
             keepalive=keepalive,
             progress=turn.progress,
             **place.where,
+            **item.options,
         )
         clock = wlc.clock(done.url, storage_options=target_options)
         return Done(done.tick, clock, 0, 0, done.bytes, facts_of(done) if done.bytes else {})

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wlr.reading.feeds.rounds import BYTES_MAX
+from wlc.tiers.options import RelayOptions
+from wlr.reading.feeds.options import FeedOptions
+from wlr.replay.options import ReplicaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,25 +73,14 @@ class ReplicaItem:
     into: str
     database: str
     farm: str = ""
-    tables: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
     mask_key: str | None = None
-    delay: timedelta | None = None
-    keep: str | None = None
-    open: str | None = None
-    access: bool | None = None
-    adopt: bool = False
-    swap: bool | None = None
-    engine: str = "auto"
-    upstream: tuple[str, ...] = ()
-    registry: tuple[str, ...] = ()
-    class_name: str | None = None
     register: bool = True
     verify_every: timedelta | None = None
     prune_every: timedelta | None = None
+    options: ReplicaOptions = field(default_factory=ReplicaOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +91,8 @@ class FeedItem:
     database: str
     farm: str = ""
     tables: tuple[str, ...] = ()
-    format: str | None = None
-    start: str | None = None
-    max_bytes: int = BYTES_MAX
-    drop: bool = False
-    rotate: int | None = None
-    transactional: bool = False
-    name: str | None = None
     output_options: Mapping[str, object] = field(default_factory=dict)
-    upstream: tuple[str, ...] = ()
-    registry: tuple[str, ...] = ()
-    class_name: str | None = None
+    options: FeedOptions = field(default_factory=FeedOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +102,9 @@ class RelayItem:
     to: str
     database: str
     farm: str = ""
-    delay: timedelta | None = None
-    limit_rate: str | None = None
-    upstream: tuple[str, ...] = ()
-    registry: tuple[str, ...] = ()
-    class_name: str | None = None
-    fanout: int | None = None
     register: bool = True
-    keep: timedelta | None = None
     prune_every: timedelta | None = None
+    options: RelayOptions = field(default_factory=RelayOptions)
 
 
 @dataclass(frozen=True, slots=True)

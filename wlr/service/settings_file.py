@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from wlc.farm.addresses import is_connection_string
@@ -24,18 +24,21 @@ from wlc.farm.config import typed_beat
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.human_form import parse_bytes, parse_rate
 from wlc.farm.keeping import KeepPolicy, checked
+from wlc.farm.parameters import Option, declared
 from wlc.farm.paths import check_database_name, feed_path
 from wlc.farm.seal.keys import KINDS, read_key_file
 from wlc.farm.store import open_store
 from wlc.farm.store.options import FILES, recalled, refuse_unknown, remembered
 from wlc.farm.typed_names import alike
 from wlc.masters.running import check_run
+from wlc.tiers.options import RelayOptions
 from wlr.engine.adapters import target_at
-from wlr.engine.contract import DatabaseFile, Lake, Roles
+from wlr.engine.contract import Lake
 from wlr.reading.feeds.adapters import OutputSettings, output_at
+from wlr.reading.feeds.options import BYTES_MAX, FeedOptions
 from wlr.reading.feeds.rounds import feed_start
+from wlr.replay.options import ReplicaOptions
 from wlr.replay.plan.row_filters import RowFilters, row_filters
-from wlr.replay.workers import check_engine
 from wlr.service.settings import (
     DatabaseItem,
     DerivedItem,
@@ -196,8 +199,25 @@ def _url(value: object, folder: Path) -> str:
 
 
 _FILTERS: Mapping[str, Reader] = {"where": _texts, "columns": _texts, "mask": _texts, "mask_key": _place}
-_READS: Mapping[str, Reader] = {"upstream": _places, "registry": _places, "class": _text}
-# For each section: the class that holds it, and how its keys are read.
+# How values are read that an option declares.
+_BY_METAVAR: Mapping[str, Reader] = {"AGE": _age, "FILE": _place, "SIZE": _bytes}
+
+
+def _reader(option: Option) -> Reader:
+    if option.is_list:
+        return _places if option.metavar == "URL" else _texts
+    if option.is_flag:
+        return _flag
+    return _count if option.is_number else _BY_METAVAR.get(option.metavar, _text)
+
+
+_DECLARED = {"replicas": ReplicaOptions, "feeds": FeedOptions, "relays": RelayOptions}
+# For each section: the options that are declared, by their keys.
+OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    section: {each.key: each for each in declared(declaration) if each.is_in_file}
+    for section, declaration in _DECLARED.items()
+}
+# For each section: the class that holds it, and how its other keys are read.
 SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
     "service": (
         ServiceOptions,
@@ -248,18 +268,8 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "database": _text,
             "farm": _text,
             "into": _place,
-            "tables": _texts,
-            "ignore": _texts,
             **_FILTERS,
-            "delay": _age,
-            "keep": _text,
-            "open": _text,
-            "access": _flag,
-            "adopt": _flag,
-            "swap": _flag,
-            "engine": _text,
             "register": _flag,
-            **_READS,
             "verify_every": _every,
             "prune_every": _every,
         },
@@ -271,15 +281,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "farm": _text,
             "to": _place,
             "tables": _texts,
-            "format": _text,
-            "from": _text,
-            "max_bytes": _bytes,
-            "drop": _flag,
-            "rotate": _bytes,
-            "transactional": _flag,
-            "name": _text,
             "output_options": _output_options,
-            **_READS,
         },
     ),
     "relays": (
@@ -288,12 +290,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "database": _text,
             "farm": _text,
             "to": _text,
-            "delay": _age,
-            "limit_rate": _text,
-            **_READS,
-            "fanout": _count,
             "register": _flag,
-            "keep": _age,
             "prune_every": _every,
         },
     ),
@@ -309,8 +306,6 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
         },
     ),
 }
-# Keys whose fields have another name, because Python uses theirs.
-_FIELDS = {"class": "class_name", "from": "start"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -444,12 +439,17 @@ class _Reading:
 
     def _one(self, path: tuple[str, ...], given: object) -> Any:
         made, readers = SECTIONS[path[0]]
+        options = OPTIONS.get(path[0], {})
+        readers = {**readers, **{key: _reader(option) for key, option in options.items()}}
         if not isinstance(given, dict):
             raise self._wrong(path, "must be a table")
-        values = {}
+        read = {}
         for key, value in given.items():
             self._check_known((*path, key), readers)
-            values[str(_FIELDS.get(key, key))] = self._read((*path, key), readers[key], value)
+            read[key] = self._read((*path, key), readers[key], value)
+        values = {key: value for key, value in read.items() if key not in options}
+        if options:
+            values["options"] = {options[key].name: value for key, value in read.items() if key in options}
         for needed in fields(made):
             if needed.default is MISSING and needed.default_factory is MISSING and needed.name not in values:
                 raise self._wrong(path, f"lacks the key {needed.name}")
@@ -502,8 +502,8 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
         # Names of farms have no slash.
         if "/" in item.to:
             yield "to", partial(open_store, item.to)
-        yield "limit_rate", partial(parse_rate, item.limit_rate or "1M")
-        yield "keep", partial(checked, KeepPolicy(keep=item.keep))
+        yield "limit_rate", partial(parse_rate, str(item.options.get("rate", "1M")))
+        yield "keep", partial(checked, KeepPolicy(keep=cast("timedelta | None", item.options.get("keep"))))
     else:
         yield "name", partial(check_database_name, item.name)
         yield from _of_filters(item)
@@ -522,21 +522,16 @@ def _of_database(item: DatabaseItem) -> Iterator[Check]:
 def _of_replica(item: ReplicaItem, farm: ListedFarm | None) -> Iterator[Check]:
     made = partial(target_at, item.into, farm.options if farm else None)
     yield "into", made
-    yield "engine", partial(check_engine, item.engine)
-    if item.keep is not None:
-        yield "keep", lambda: Lake.required(made(), "keep").check_keep(item.keep or "")
-    if item.open is not None:
-        yield "open", lambda: Lake.required(made(), "open").check_open_tables(item.open or "")
-    if item.access:
-        yield "access", lambda: Roles.required(made(), "access")
-    if item.adopt:
-        yield "adopt", lambda: DatabaseFile.required(made(), "adopt")
-        yield "swap", partial(_refuse_both, item.swap)
-    if item.swap:
-        yield "swap", lambda: DatabaseFile.required(made(), "swap")
+    for key, option in OPTIONS["replicas"].items():
+        yield key, partial(_check_option, option, made, key, item.options)
+    yield "swap", partial(_refuse_both, item.options.get("adopt"), item.options.get("swap"))
     if item.prune_every is not None:
         yield "prune_every", lambda: Lake.required(made(), "prune_every")
     yield from _of_filters(item)
+
+
+def _check_option(option: Option, made: Callable[[], object], key: str, options: ReplicaOptions) -> None:
+    option.check(made(), key, options)
 
 
 def _of_filters(item: ReplicaItem | DerivedItem) -> Iterator[Check]:
@@ -556,16 +551,20 @@ def _check_key(filters: object) -> None:
 
 
 def _of_feed(item: FeedItem) -> Iterator[Check]:
+    options = item.options
     yield "to", partial(output_at, item.to, OutputSettings())
-    yield "rotate", partial(output_at, item.to, OutputSettings(item.rotate))
-    yield "transactional", partial(output_at, item.to, OutputSettings(is_transactional=item.transactional))
+    yield "rotate", partial(output_at, item.to, OutputSettings(cast("int | None", options.get("rotate"))))
+    yield (
+        "transactional",
+        partial(output_at, item.to, OutputSettings(is_transactional=options.get("transactional", False))),
+    )
     yield "output_options", partial(output_at, item.to, OutputSettings(options=item.output_options))
-    yield "format", lambda: output_at(item.to, OutputSettings()).check_format(item.format)
-    yield "from", partial(feed_start, item.start)
-    if item.name is not None:
-        yield "name", partial(feed_path, item.name)
-    if item.drop:
-        yield "max_bytes", partial(_refuse_alone, item.drop, item.max_bytes, "max_bytes above 0")
+    yield "format", lambda: output_at(item.to, OutputSettings()).check_format(options.get("format"))
+    yield "from", partial(feed_start, options.get("start"))
+    if (name := options.get("name")) is not None:
+        yield "name", partial(feed_path, name)
+    if options.get("drop"):
+        yield "max_bytes", partial(_refuse_alone, True, options.get("max_bytes", BYTES_MAX), "max_bytes above 0")
 
 
 def _refuse_alone(value: object, needed: object, key: str) -> None:
@@ -573,8 +572,8 @@ def _refuse_alone(value: object, needed: object, key: str) -> None:
         raise InvalidError(f"is of no use without {key}")
 
 
-def _refuse_both(swap: object) -> None:
-    if swap:
+def _refuse_both(adopt: object, swap: object) -> None:
+    if adopt and swap:
         raise InvalidError("does not go with adopt: what the owner writes would be lost with the next swap")
 
 

@@ -314,16 +314,16 @@ def test_a_run_that_was_halted_restores_no_batch_that_was_pruned(
 
     def halted(self: Copier, *arguments: object) -> object:
         if f"_{held + 1:012d}" in str(arguments) and next(halts, False):
-            ship(source.url, to=to, registers=False)
+            ship(source.url, to=to, register=False)
             for number in range(1, 7):
                 target.delete_batch(number)
         return real(self, *arguments)
 
     monkeypatch.setattr(Copier, halted_at, halted)
     with pytest.raises(UnavailableError, match="was copied by another run and pruned meanwhile"):
-        ship(source.url, to=to, registers=False)
+        ship(source.url, to=to, register=False)
     assert target.batch_numbers() == [7, 8]
-    assert ship(source.url, to=to, registers=False).tick == 8
+    assert ship(source.url, to=to, register=False).tick == 8
 
 
 def test_a_relay_is_not_shipped_to_itself(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_relays_that_are_pinned_make_no_circle(capsys: pytest.CaptureFixture[str
     assert {member.url for member in tier_tree(registry.url).cut_off} == {one, two}
     # The registry's place keeps what they lack.
     assert {known.id for known in children(replicas(registry))} == {first, other.id}
-    copy = ship(registry.url, to=str(tmp_path / "hq"), registers=False).url
+    copy = ship(registry.url, to=str(tmp_path / "hq"), register=False).url
     for known in replicas(registry):
         register(open_database(copy), known)
     assert run_app(app, "wlc", ["tiers", copy]) == 9
@@ -378,7 +378,7 @@ def test_a_relay_that_was_forgotten_serves_again_with_its_next_round(tmp_path: P
     assert shipped() == [url]
     # Who does not register does not come back.
     registry.store.delete(paths.upstream_path(upstreams(registry)[0].id))
-    ship(registry.url, to=str(tmp_path), upstream=upstream, registers=False)
+    ship(registry.url, to=str(tmp_path), upstream=upstream, register=False)
     assert upstreams(registry) == []
     assert shipped() == [url]
 
@@ -431,7 +431,7 @@ def test_a_class_is_pushed_to_where_nothing_is_yet() -> None:
 
 
 def test_who_is_pinned_to_a_place_that_is_not_filled_is_told_what_to_type(tmp_path: Path) -> None:
-    registry = open_database(ship(farm().url, to=str(tmp_path / "hq"), registers=False).url)
+    registry = open_database(ship(farm().url, to=str(tmp_path / "hq"), register=False).url)
     place = tmp_path / "edge" / "shop"
     for position in (None, Position("h", 1, 1, registry.read_batch(1)[1])):
         attachment = Attachment(registry.url, among=(str(place),))

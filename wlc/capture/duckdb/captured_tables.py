@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-import duckdb
 
 from wlc.capture.duckdb import acceptance, journal
 from wlc.capture.duckdb.journal import CapturedTable
@@ -23,13 +20,15 @@ from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Layout, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Iterable
+
+    import duckdb
 
     from wlc.farm.model import Settings
 
 
 # A parsed statement takes thirty times the memory of its text.
-_MOST_PARSED = 1000
+_MOST_PARSED, _LONGEST_PARSED = 1000, 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class CapturedTables:
         generation: The catalog's generation when it was read; -1 if that is not certain.
         triggers: For each trigger its table and the words of its body, in lower case.
         prepared: The connection's prepared statements.
-        journals: What journals few rows of a table, by the table's id.
+        moving: Tables whose last updated rows DuckDB has moved, by their ids.
         row_settings: Settings of the session that change which rows are accepted; None until they are read.
     """
 
@@ -74,11 +73,11 @@ class CapturedTables:
     rules: frozenset[acceptance.RowRule] = frozenset()
     row_settings: Settings | None = None
     prepared: PreparedStatements = field(init=False)
-    journals: dict[int, str | None] = field(default_factory=dict)
+    moving: set[int] = field(default_factory=set)
     _refers: dict[int, bool] = field(default_factory=dict)
     _macros: tuple[int, frozenset[str]] | None = None
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
-    _parsed: dict[Hashable, duckdb.Statement | None] = field(default_factory=dict)
+    _parsed: dict[str, duckdb.Statement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.prepared = PreparedStatements(self.connection)
@@ -168,16 +167,16 @@ class CapturedTables:
             self._refers[table.id] = table.name in duckdb_catalog.foreign_keys(self.connection, self.catalog)
         return self._refers[table.id]
 
-    def parsed(self, key: Hashable, text: Callable[[], str | None]) -> duckdb.Statement | None:
-        """Return a statement, parsed once; None if there is no text, or it is more than a statement."""
-        if key not in self._parsed:
+    def parsed(self, text: str) -> duckdb.Statement:
+        """Return a statement, parsed once if it is not long."""
+        found = self._parsed.get(text)
+        if found is None:
+            (found,) = self.connection.extract_statements(text)
             if len(self._parsed) >= _MOST_PARSED:
                 self._parsed.clear()
-            self._parsed[key] = None
-            # A semicolon in the middle, with a comment behind it.
-            with suppress(duckdb.ParserException):
-                (self._parsed[key],) = self.connection.extract_statements(text() or "") or (None,)
-        return self._parsed[key]
+            if len(text) <= _LONGEST_PARSED:
+                self._parsed[text] = found
+        return found
 
     def named(self, words: Iterable[str]) -> list[CapturedTable]:
         """Return captured tables whose name is among lower-case words; raises as `resolve` does."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.capture.duckdb import unpublished
 from wlc.capture.duckdb.images import conflict
-from wlc.capture.duckdb.uncaptured import refuse_changed
+from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.dialect.duckdb import snapshot
+from wlc.farm.digest import differing
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +29,10 @@ def refuse(
     rewritten: Iterable[Name],
     began_after: int,
 ) -> None:
-    """Refuse what other transactions or programs did, and DuckDB does not notice; see `Images.refuse_conflict`.
+    """Refuse what other transactions or programs did, and DuckDB does not notice.
+
+    DuckDB notices two transactions that delete a row, or that update the same column of it. It accepts a delete beside
+    an update, and updates of two columns: the images would then be of a row that never existed.
 
     Args:
         shared: The database.
@@ -45,7 +53,9 @@ def refuse(
             if name in known_as:
                 # Others cannot read the table as it is here.
                 raise conflict(name)
-            images.refuse_conflict()
+            # A clear removes all rows, also those that others changed.
+            if images.cleared is None and (not images.table.has_rowid or _is_outdated(images)):
+                raise conflict(name)
     for name in rewritten:
         # All rows were published as this transaction saw them. DuckDB also rewrites those that it does not see.
         if shared.last_changes.has_changed_since(name, began_after):
@@ -65,4 +75,49 @@ def refuse_altered(shared: Shared, table: Name, began_after: int) -> None:
         raise duckdb.TransactionException(
             f"TransactionContext Error: Conflict: table {table}, whose rows this transaction changes, was altered or"
             " dropped by another one after it began"
+        )
+
+
+def _is_outdated(images: Images) -> bool:
+    """Whether other transactions have changed or removed rows that this one has saved."""
+    connection, table = images.connection, images.table
+    saved = f"SELECT _rowid AS r, * FROM {images.saved_sql} AND _rowid < {LOCAL_ROWID}"
+    rowids = connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
+    # Another connection sees what is committed now; this one sees what was committed when it began.
+    with connection.cursor() as other:
+        other.register("wlc rowids", rowids)
+        query = f"SELECT rowid, {', '.join(table.values)} FROM {table.sql}"
+        present = other.sql(f'{query} WHERE rowid IN (SELECT r FROM "wlc rowids")').to_arrow_table()
+    connection.register("wlc present", present.rename_columns(["r", *table.columns]))
+    changed = " OR ".join(images.differs(f"o.{name}", f"n.{name}", n) for n, name in enumerate(table.columns))
+    found = connection.execute(
+        f'SELECT 1 FROM ({saved}) AS o LEFT JOIN "wlc present" AS n ON o.r = n.r WHERE n.r IS NULL OR {changed} LIMIT 1'
+    ).fetchall()
+    connection.unregister("wlc present")
+    return bool(found)
+
+
+def changed(shared: Shared, tables: Iterable[Name]) -> list[Name]:
+    """Compare the tables that are in doubt, and return those that hold other rows than were captured."""
+    if not (doubtful := shared.doubt.of(tables)):
+        return []
+    with shared.reading() as connection:
+        expected = unpublished.expected_digests(connection, shared.catalog, shared.work)
+        held = snapshot.digests(connection, shared.catalog, doubtful)
+    found = differing(held, expected)
+    shared.doubt.compared.update(held.keys() - set(found))
+    return found
+
+
+def refuse_changed(shared: Shared, tables: Iterable[Name]) -> None:
+    """Refuse to publish removed or changed rows of tables that hold other rows than were captured.
+
+    Raises:
+        UnsupportedError: There is such a table.
+    """
+    if found := changed(shared, tables):
+        raise UnsupportedError(
+            f"rows of {', '.join(map(str, found))} were changed without wlc.connect(), and replicas do not have them",
+            hint=f"wlc repair {shlex.quote(shared.path)}",
+            path=shared.path,
         )

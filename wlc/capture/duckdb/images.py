@@ -1,13 +1,20 @@
-"""Row images of one table in one transaction: saved before a statement, completed and counted before the commit."""
+"""The capture of every statement: images of a superset of the rows that a transaction touches in one table.
+
+Before a statement, the rows that it may touch are saved as they are. Before the commit, the images of rows as they are
+now are added, and all are counted. `small_change` is the other capture, of a statement that is a transaction by itself.
+Whichever captures, it journals under the transaction's tick one image of each row that is gone, and one of each row
+that is there; it says how many; and it refuses if these do not account for what the statements report.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import duckdb
 
 from wlc.capture.duckdb import packed
+from wlc.capture.duckdb.analysis import AppendEffect, Effect, TouchEffect
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.capture.duckdb.superset import FEW
 from wlc.dialect.sql import literal
@@ -15,10 +22,15 @@ from wlc.dialect.types import DigestText, parse, storage_type
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from wlc.capture.duckdb.few_rows import FewRows
+    from collections.abc import Mapping, Sequence
+
+    from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.packed import Packing
     from wlc.farm.model import Column, Name
+
+# Rows in the transaction's local storage.
+_LOCAL = f"rowid >= {LOCAL_ROWID}"
 
 
 @dataclass
@@ -31,18 +43,16 @@ class Images:
         copy: Temporary table with all rows as they were, for statements without a known narrower superset.
         cleared: Number of rows the table had when the transaction removed them all, else None.
         local_before: Of the rows that the table had with this layout at first, those that the transaction had added.
-        has_local: The transaction may have added rows that are in its local storage.
-        net: Rows added less rows removed, as the statements themselves reported.
-        is_reported: Every statement so far reported exactly what it did, so that `net`, `updated` and `deleted` hold.
-        updated: Rows that updates reported; `deleted`: rows that deletes reported.
-        rows_before: Rows of the table when the transaction first touched it, once that is known.
+        found: Rows that the saving queries found, a row of two statements counted twice; None if that is not known.
+        appended: Rows that inserts reported; `updated` and `deleted`: rows that updates and deletes reported.
+        rows_before: Rows of the table at first; None while all statements report exactly what they do.
         last_rowid: Greatest row id before the transaction removed all rows.
+        added: Images of rows as they are now, and `removed` of rows as they were; complete before the commit.
         carries_meta: Some image carries the transaction's own data.
         packed: Bytes of the data file that holds the images, if they are not in the image table.
-        few: What its statements have changed, as long as that is enough to know.
     """
 
-    connection: duckdb.DuckDBPyConnection
+    tables: CapturedTables
     table: CapturedTable
     tick: int
     saved: int = 0
@@ -50,91 +60,102 @@ class Images:
     copy: str | None = None
     cleared: int | None = None
     local_before: int = 0
-    has_local: bool = False
-    net: int = 0
     statements: int = 0
+    found: int | None = 0
+    appended: int = 0
     updated: int = 0
     deleted: int = 0
-    is_reported: bool = True
     rows_before: int | None = None
     last_rowid: int | None = None
     added: int = 0
     removed: int = 0
     carries_meta: bool = False
     packed: int = 0
-    few: FewRows | None = None
+    _asked: set[int] = field(default_factory=set)
     _rows_now: int | None = None
 
     # Before a statement ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_untouched(self) -> bool:
-        """Whether nothing was done and saved yet."""
-        nothing = self.saved == self.statements == 0 and self.copy is None and self.cleared is None
-        return nothing and self.is_reported and self.few is None
+    def count_before(self, rows: int | None = None) -> None:
+        """Learn how many rows the table had, `rows` if known: a statement follows that does not report all it does."""
+        if rows is not None:
+            self.rows_before = rows
+        elif self.rows_before is None:
+            self.rows_before = self._count(self.table.sql) - self._net
 
-    def settle(self) -> None:
-        """Save the few rows that were kept, as other statements save theirs."""
-        few, self.few = self.few, None
-        if few is not None and few.changed:
-            self.saved, _ = few.journal(self.tick, None, is_whole=False)
-            self.rowids = list(few.changed)
-
-    def remember_count(self) -> None:
-        """Learn how many rows the table had, from its present count and what was reported since."""
-        if self.rows_before is None:
-            self.rows_before = self._count(self.table.sql) - self.net
-
-    def save(self, where: str, parameters: dict[str, object], *, is_few: bool) -> int:
-        """Save the committed rows for which `where` holds and that are not saved yet; returns how many.
+    def save(self, where: str, parameters: dict[str, object], *, is_few: bool) -> None:
+        """Save the committed rows for which `where` holds and that are not saved yet.
 
         Args:
             where: Condition on the table's own name, which may use `rowid`.
             parameters: Values of the `$` markers in it.
-            is_few: Expect few rows, so that fetching their row ids costs nothing.
+            is_few: Expect few rows.
         """
-        self.settle()
-        unsaved = ""
-        if self.saved:
-            unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self._saved()})"
-        # Before its first statement on the table a transaction has no local rows; the filter would hide the index.
-        is_first = self.statements == 0 and not self.has_local
-        committed = "" if is_few and is_first else f" AND rowid < {LOCAL_ROWID}"
-        statement = (
+        if self.copy is not None or self.cleared is not None:
+            return
+        if is_few and (self.rowids is not None or not self.saved):
+            self._save_few(where, parameters)
+            return
+        self._drop_repeated()
+        unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self.saved_sql})" if self.saved else ""
+        found = self._changed(
             f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
-            f" FROM {where}{committed}{unsaved}"
+            f" FROM {where} AND rowid < {LOCAL_ROWID}{unsaved}",
+            parameters,
         )
-        first = self.saved == 0
-        if is_few:
-            rows = self.connection.execute(statement + " RETURNING _rowid", parameters).fetchall()
-            found = len(rows)
-            known = [row[0] for row in rows] if first else (self.rowids or []) + [row[0] for row in rows]
-            self.rowids = known if (first or self.rowids is not None) and len(known) <= FEW else None
-        else:
-            found = self._changed(statement, parameters)
-            self.rowids = None if found or not first else []
-            if first and 0 < found <= FEW:
-                rows = self.connection.execute(f"SELECT _rowid FROM {self._saved()}").fetchall()
-                self.rowids = [row[0] for row in rows]
+        self.found = None if self.statements else found
+        self.rowids = None if found or self.saved else []
+        if not self.saved and 0 < found <= FEW:
+            rows = self.connection.execute(f"SELECT _rowid FROM {self.saved_sql}").fetchall()
+            self.rowids = [row[0] for row in rows]
         self.saved += found
-        return found
+
+    def _save_few(self, where: str, parameters: dict[str, object]) -> None:
+        """Save rows without a filter, which would hide the index: also added rows, and some that are saved already."""
+        known = self.rowids or []
+        if (asked := hash(str([*parameters.values()] or where))) in self._asked:
+            # The same key again: the statement probably changes the same rows.
+            query = self.tables.parsed(f"SELECT rowid FROM {where}")
+            again = [row[0] for row in self.connection.execute(query, parameters).fetchall()]
+            if all(rowid in known or rowid >= LOCAL_ROWID for rowid in again):
+                self._count_found(len(again))
+                return
+        self._asked.add(asked)
+        tick = _unused(parameters)
+        text = (
+            f"INSERT INTO {self.table.images} SELECT ${tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
+            f" FROM {where} RETURNING _rowid"
+        )
+        rows = self.connection.execute(self.tables.parsed(text), {**parameters, tick: self.tick}).fetchall()
+        self.rowids = known + [rowid for (rowid,) in rows if rowid < LOCAL_ROWID and rowid not in known]
+        self.saved += len(rows)
+        self._count_found(len(rows))
+        if len(self.rowids) > FEW:
+            self._drop_repeated()
+            self.rowids = None
+
+    def _count_found(self, rows: int) -> None:
+        self.found = None if self.found is None else self.found + rows
+
+    def _drop_repeated(self) -> None:
+        """Delete images of rows that were saved before, or that the transaction itself had added."""
+        if self.rowids is not None and len(self.rowids) < self.saved:
+            first = f"SELECT min(rowid) FROM {self.saved_sql} AND _rowid < {LOCAL_ROWID} GROUP BY _rowid"
+            self.saved -= self._changed(f"DELETE FROM {self.saved_sql} AND rowid NOT IN ({first})")
 
     def save_local(self) -> None:
         """Save the rows that the transaction has added so far: the state with which a new layout starts."""
-        self.settle()
-        self.has_local = True
+        self.count_before()
         self.local_before = self._changed(
             f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
-            f" FROM {self.table.sql} WHERE rowid >= {LOCAL_ROWID}"
+            f" FROM {self.table.sql} WHERE {_LOCAL}"
         )
         self.saved += self.local_before
         self.rowids = None
-        self.is_reported = False
 
     def save_whole(self) -> None:
         """Copy all committed rows that are not saved yet: the superset that is always right."""
-        self.settle()
-        self.is_reported, self.has_local = False, True
+        self.count_before()
         if self.copy is not None or self.cleared is not None:
             return
         self.copy = f'temp."wlc copy of {self.table.id} at {self.tick}"'
@@ -142,19 +163,32 @@ class Images:
         if not self.table.has_rowid:
             self.connection.execute(f"CREATE TEMP TABLE {self.copy} AS SELECT {values} FROM {self.table.sql}")
             return
-        unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self._saved()})" if self.saved else ""
+        unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self.saved_sql})" if self.saved else ""
         self.connection.execute(
             f"CREATE TEMP TABLE {self.copy} AS SELECT rowid AS _rowid, {values} FROM {self.table.sql}"
             f" WHERE rowid < {LOCAL_ROWID}{unsaved}"
         )
+
+    # After a statement ----------------------------------------------------------------------------------------------
+
+    def account(self, effect: Effect, count: int | None) -> None:
+        """Account for what a statement reports; `count` is None if it does not report how many rows it changed."""
+        self.statements += 1
+        if count is None:
+            assert self.rows_before is not None, "a statement without a count was taken for one that reports it"
+        elif isinstance(effect, AppendEffect):
+            self.appended += count
+        elif isinstance(effect, TouchEffect) and effect.deletes:
+            self.deleted += count
+        elif isinstance(effect, TouchEffect):
+            self.updated += count
 
     def clear(self) -> None:
         """Note that the transaction has removed every row: one record stands for the images of all earlier rows."""
         if self.saved:
             self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
-        self.few, self.has_local = None, True
-        self.saved, self.rowids, self.is_reported = 0, None, False
+        self.saved, self.rowids = 0, None
         self.cleared = self.rows_before
 
     def written(self) -> tuple[str, ...]:
@@ -162,11 +196,10 @@ class Images:
 
         DuckDB finds the rows of each quickly, and reads the whole table where the two are one condition.
         """
-        self.settle()
         if self.copy is not None or not self.table.has_rowid:
             return ("true",)
-        saved = f"rowid IN (SELECT _rowid FROM {self._saved()})"
-        return (f"rowid >= {LOCAL_ROWID}", *((saved,) if self.saved else ()))
+        saved = f"rowid IN (SELECT _rowid FROM {self.saved_sql})"
+        return (_LOCAL, *((saved,) if self.saved else ()))
 
     # Before the commit ----------------------------------------------------------------------------------------------
 
@@ -180,23 +213,18 @@ class Images:
         Raises:
             UnsupportedError: The images do not account for the table's rows.
         """
-        if self.few is not None and self._is_known():
-            self.removed, self.added = self.few.journal(self.tick, meta, is_whole=True)
-            self.carries_meta = meta is not None and self.removed + self.added > 0
-            return
-        self.settle()
+        self._drop_repeated()
         if self.cleared and self.table.has_rowid:
             self._spare_others()
         self.removed, self.added = self.saved, 0
         # First the rows that were saved one by one: the copy's images would count as saved, too.
         if self.saved and self.cleared is None and not self._only_deleted():
-            self.added += self._add(self._still_there(), meta)
+            self.added = self._add_saved(meta) if self._has_local else self._add_updated(meta)
         if self.copy is not None:
             self._complete_copy(meta)
-        if self.table.has_rowid and (self.has_local or (self.updated and self.added < self.saved)):
-            local = f"rowid >= {LOCAL_ROWID}"
-            if self.copy is None or self._count(f"{self.table.sql} WHERE {local}"):
-                self.added += self._pack(local, packing) or self._add(local, meta)
+        looks = self.table.has_rowid and self._has_local
+        if looks and (self.copy is None or self._count(f"{self.table.sql} WHERE {_LOCAL}")):
+            self.added += self._pack(_LOCAL, packing) or self._add(_LOCAL, meta)
         self.carries_meta = meta is not None and not self.packed and self.added + self.removed > self.saved
         self._check()
         self._drop_copy()
@@ -211,16 +239,13 @@ class Images:
 
     def _growth(self) -> int:
         """By how many rows the table has grown; rows that are removed together count as if they had not been there."""
-        if self.is_reported:
-            return self.net
-        if self.cleared is not None:
-            return self._now()
-        self.remember_count()
-        return self._now() - (self.rows_before or 0)
+        if self.rows_before is None:
+            return self._net
+        return self._now() - (self.rows_before if self.cleared is None else 0)
 
     def remember_last(self) -> None:
         """Learn the greatest row id before the transaction removes all rows."""
-        self.remember_count()
+        self.count_before()
         if self.cleared is None:
             query = f"SELECT max(rowid) FROM {self.table.sql} WHERE rowid < {LOCAL_ROWID}"
             self.last_rowid = self.connection.execute(query).fetchall()[0][0]
@@ -247,76 +272,72 @@ class Images:
         self.connection.unregister("wlc removed")
         self.cleared, self.rowids = None, []
 
-    def refuse_conflict(self) -> None:
-        """Refuse to commit if other transactions have changed or removed rows that this one has saved.
-
-        DuckDB notices two transactions that delete a row, or that update the same column of it. It accepts a delete
-        beside an update, and updates of two columns: the images would then be of a row that never existed.
-
-        Raises:
-            duckdb.TransactionException: Others have. Run the transaction again, as after DuckDB's own conflicts.
-        """
-        if self.cleared is not None:
-            # A clear removes all rows, also those that others changed.
-            return
-        if not self.table.has_rowid or self._is_outdated():
-            raise conflict(self.table.name)
-
-    def _is_outdated(self) -> bool:
-        saved = f"SELECT _rowid AS r, * FROM {self._saved()} AND _rowid < {LOCAL_ROWID}"
-        rowids = self.connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
-        # Another connection sees what is committed now; this one sees what was committed when it began.
-        with self.connection.cursor() as other:
-            other.register("wlc rowids", rowids)
-            query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql}"
-            present = other.sql(f'{query} WHERE rowid IN (SELECT r FROM "wlc rowids")').to_arrow_table()
-        self.connection.register("wlc present", present.rename_columns(["r", *self.table.columns]))
-        changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", n) for n, name in enumerate(self.table.columns))
-        found = self.connection.execute(
-            f'SELECT 1 FROM ({saved}) AS o LEFT JOIN "wlc present" AS n ON o.r = n.r'
-            f" WHERE n.r IS NULL OR {changed} LIMIT 1"
-        ).fetchall()
-        self.connection.unregister("wlc present")
-        return bool(found)
+    def renumber(self, tick: int) -> None:
+        """Give the transaction another tick."""
+        if self.saved:
+            self.connection.execute(f"UPDATE {self.table.images} SET _tick = {tick} WHERE _tick = {self.tick}")
+        self.tick = tick
 
     def failed(self) -> None:
         """Account by counting from now on: rows were saved for a statement that failed, and the transaction goes on."""
-        self.settle()
-        if self.saved or self.copy is not None:
-            self.remember_count()
-            self.is_reported, self.has_local = False, True
+        if self.found != 0:
+            self.count_before()
 
     def discard(self) -> None:
         """Forget the table, which the transaction has dropped."""
-        self.few = None
         self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
 
-    def _is_known(self) -> bool:
-        """Whether the rows that were kept account for all that the statements reported."""
-        few = self.few
-        if few is None or self.saved or self.copy is not None or self.cleared is not None or not self.is_reported:
-            return False
-        if few.added is not None:
-            return self.statements == self.net == 1 and not few.changed
-        return not self.has_local and few.found == self.updated + self.deleted and self.net == -self.deleted
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The transaction's connection."""
+        return self.tables.connection
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the transaction may have changed the table."""
+        return self.statements > 0 or self.rows_before is not None
+
+    @property
+    def _has_local(self) -> bool:
+        """Whether rows that inserts have added may be in the transaction's local storage."""
+        return self.appended > 0 or self.rows_before is not None
+
+    @property
+    def _net(self) -> int:
+        return self.appended - self.deleted
 
     def _only_deleted(self) -> bool:
-        return self.is_reported and self.deleted == self.saved and not self.updated
+        return self.rows_before is None and self.deleted == self.saved and not self.updated
 
-    def _still_there(self) -> str:
-        if self.rowids is not None and len(self.rowids) == 1:
-            return f"rowid = {self.rowids[0]}"
-        if self.rowids is not None:
-            return f"rowid IN ({', '.join(map(str, self.rowids))})" if self.rowids else "false"
-        return f"rowid < {LOCAL_ROWID} AND rowid IN (SELECT _rowid FROM {self._saved()})"
+    def _add_updated(self, meta: str | None) -> int:
+        """Add images of the saved rows if there are no others: in their places, and those that DuckDB has moved.
 
-    def _add(self, where: str, meta: str | None) -> int:
-        values = ", ".join(self.table.values)
-        return self._changed(
-            f"INSERT INTO {self.table.images} SELECT {self.tick}, 1, rowid, {_meta(meta)}, {values}"
+        DuckDB moves a row where an indexed or nested column is updated. Look first where the table's last ones were.
+        """
+        moving = self.tables.moving
+        looks = [lambda: self._add_saved(meta), lambda: self._add(_LOCAL, meta)]
+        if self.table.id in moving:
+            looks.reverse()
+        first = looks[0]()
+        rest = looks[1]() if first < self.saved else 0
+        if rest > first:
+            moving ^= {self.table.id}
+        return first + rest
+
+    def _add_saved(self, meta: str | None) -> int:
+        """Add images of the saved rows that are still there."""
+        if self.rowids is None:
+            return self._add(f"rowid < {LOCAL_ROWID} AND rowid IN (SELECT _rowid FROM {self.saved_sql})", meta)
+        markers = ", ".join(f"${number}" for number in range(3, len(self.rowids) + 3))
+        return self._add(f"rowid IN ({markers})", meta, self.rowids) if self.rowids else 0
+
+    def _add(self, where: str, meta: str | None, given: Sequence[int] = ()) -> int:
+        text = (
+            f"INSERT INTO {self.table.images} SELECT $1, 1, rowid, $2, {', '.join(self.table.values)}"
             f" FROM {self.table.sql} WHERE {where}"
         )
+        return self._changed(self.tables.parsed(text), [self.tick, meta, *given])
 
     def _complete_copy(self, meta: str | None) -> None:
         """Compare the copy with the table: images of both sides for rows that are gone or changed."""
@@ -328,7 +349,7 @@ class Images:
             f"FROM {self.copy} o LEFT JOIN (SELECT rowid AS _rowid, {self.table.named_values} FROM {self.table.sql}"
             f" WHERE rowid < {LOCAL_ROWID}) n ON o._rowid = n._rowid"
         )
-        changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", index) for index, name in enumerate(names))
+        changed = " OR ".join(self.differs(f"o.{name}", f"n.{name}", index) for index, name in enumerate(names))
         if not self.connection.execute(f"SELECT 1 {joined} WHERE n._rowid IS NULL OR {changed} LIMIT 1").fetchall():
             # Nothing may be written to the journal either: the transaction may have written to another database.
             return
@@ -352,7 +373,7 @@ class Images:
     def _stored(self) -> tuple[Column, ...]:
         return self.table.layout.stored
 
-    def _differs(self, old: str, new: str, index: int) -> str:
+    def differs(self, old: str, new: str, index: int) -> str:
         """SQL that is true unless two values are identical."""
         declared = self._stored[index].type
         if parse(declared).row.is_float:
@@ -361,18 +382,16 @@ class Images:
 
     def _check(self) -> None:
         """Account for every row: by the reports of the statements, or by counting if these are not exact."""
-        if self.is_reported and self.statements == 1:
-            expected = (self.net, self.updated + self.deleted)
-            if (self.added - self.removed, self.removed) == expected:
+        if self.rows_before is None:
+            is_found = self.found in (None, self.updated + self.deleted)
+            if is_found and self.added - self.removed == self._net:
                 return
         elif self.cleared is not None:
             left = self._count(f"{self.table.sql} WHERE rowid < {LOCAL_ROWID}") if self.table.has_rowid else 0
             if left == 0 and self._now() == self.added:
                 return
-        else:
-            self.remember_count()
-            if self.rows_before is not None and self._now() == self.rows_before + self.added - self.removed:
-                return
+        elif self._now() == self.rows_before + self.added - self.removed:
+            return
         message = (
             f"the change to table {self.table.name} could not be captured exactly: {self.removed} images before and"
             f" {self.added} after do not account for its rows, so the transaction was rolled back"
@@ -388,10 +407,12 @@ class Images:
     def _count(self, source: str) -> int:
         return int(self.connection.execute(f"SELECT count(*) FROM {source}").fetchall()[0][0])
 
-    def _saved(self) -> str:
-        return f"{self.table.images} WHERE rowid >= {LOCAL_ROWID} AND _tick = {self.tick} AND _weight = -1"
+    @property
+    def saved_sql(self) -> str:
+        """FROM and WHERE of the images that are saved."""
+        return f"{self.table.images} WHERE {_LOCAL} AND _tick = {self.tick} AND _weight = -1"
 
-    def _changed(self, statement: str, parameters: dict[str, object] | None = None) -> int:
+    def _changed(self, statement: str | duckdb.Statement, parameters: object = None) -> int:
         """Insert images, and return how many."""
         result = self.connection.execute(statement, parameters) if parameters else self.connection.execute(statement)
         return int(result.fetchall()[0][0])
@@ -400,6 +421,11 @@ class Images:
         if self.copy is not None:
             self.connection.execute(f"DROP TABLE IF EXISTS {self.copy}")
             self.copy = None
+
+
+def _unused(parameters: Mapping[str, object]) -> str:
+    """Name of a parameter of our own beside those of a statement, whose names are either words or numbers."""
+    return "wlc_tick" if not all(map(str.isdecimal, parameters)) else str(max(map(int, parameters), default=0) + 1)
 
 
 def conflict(table: Name) -> duckdb.TransactionException:

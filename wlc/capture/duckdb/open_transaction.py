@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, conflicts, digests, few_changes, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, conflicts, digests, journal, schema_change, superset
 from wlc.capture.duckdb.analysis import (
     AppendEffect,
     Effect,
@@ -118,8 +118,7 @@ class OpenTransaction:
             self.reads.before(effect, parameters)
         touched = self._before(effect, parameters)
         for images in touched if not is_counted else ():
-            images.remember_count()
-            images.is_reported, images.has_local = False, True
+            images.count_before()
         names = (
             effect.names
             if isinstance(effect, (UnknownEffect, SchemaEffect))
@@ -153,7 +152,7 @@ class OpenTransaction:
         """Settle what was saved for a statement that failed, in case the transaction goes on."""
         with suppress(duckdb.Error):
             for name, images in list(self.images.items()):
-                if images.statements or images.has_local:
+                if images.is_pending:
                     images.failed()
                 else:
                     self.images.pop(name).discard()
@@ -164,18 +163,9 @@ class OpenTransaction:
             self._after_schema(effect, effect.inner or text)
             return
         for images in touched:
-            images.statements += 1
-            if count is None:
-                assert not images.is_reported, "a statement without a count was taken for one that reports it"
-            elif isinstance(effect, AppendEffect):
-                images.net += count
-            elif isinstance(effect, TouchEffect) and effect.deletes:
-                images.net -= count
-                images.deleted += count
-                if self._clears(effect, images.table) and images is touched[0]:
-                    images.clear()
-            elif isinstance(effect, TouchEffect):
-                images.updated += count
+            images.account(effect, count)
+        if isinstance(effect, TouchEffect) and touched and count is not None and self._clears(effect, touched[0].table):
+            touched[0].clear()
 
     # The end of the transaction -------------------------------------------------------------------------------------
 
@@ -188,7 +178,7 @@ class OpenTransaction:
         Raises:
             duckdb.TransactionException: Another transaction changed the same rows meanwhile.
         """
-        pending = [images for images in self.images.values() if images.statements or images.has_local]
+        pending = [images for images in self.images.values() if images.is_pending]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
         has_more = bool(
             self.records or sequences or self.taking or self._rewritten or (self.reads and self.reads.tables)
@@ -247,9 +237,7 @@ class OpenTransaction:
             table_images = journal.images_sql(self.tables.catalog, layout)
             self.connection.execute(f"UPDATE {table_images} SET _tick = {self.tick} WHERE _tick = {old}")
         for images in self.images.values():
-            if images.saved:
-                self.connection.execute(f"UPDATE {images.table.images} SET _tick = {self.tick} WHERE _tick = {old}")
-            images.tick = self.tick
+            images.renumber(self.tick)
 
     def _complete_images(self, images: Images, meta: str | None, packing: Packing | None = None) -> None:
         if images.cleared:
@@ -307,9 +295,8 @@ class OpenTransaction:
                 self.tick = self.shared.new_tick()
             if self.sealed.get(table.name):
                 table = self.tables.fork(table, self.shared.new_layout())
-            found = self.images[table.name] = Images(self.connection, table, self.tick)
+            found = self.images[table.name] = Images(self.tables, table, self.tick)
             if table.name in self.sealed:
-                found.remember_count()
                 found.save_local()
         return found
 
@@ -321,9 +308,7 @@ class OpenTransaction:
             return [self._whole(table)]
         images = self.of(table)
         if not effect.reports:
-            images.remember_count()
-            images.is_reported = False
-        images.has_local = True
+            images.count_before()
         return [images]
 
     def _touch(self, effect: TouchEffect, parameters: Any) -> list[Images]:
@@ -341,19 +326,10 @@ class OpenTransaction:
         where = superset.touched_rows(effect, table)
         if (effect.source is not None or effect.with_clause) and not superset.binds(self.connection, where):
             return [self._whole(table)]
-        if self.keeps_few and few_changes.find(self.tables, effect, images, parameters):
-            return [images]
-        if images.copy is None and images.cleared is None:
-            if effect.source is not None:
-                images.remember_count()
-                images.is_reported = False
-            images.save(where, superset.subset(parameters, effect.parameters), is_few=superset.pins_key(effect, table))
+        if effect.source is not None:
+            images.count_before()
+        images.save(where, superset.subset(parameters, effect.parameters), is_few=superset.pins_key(effect, table))
         return [images]
-
-    @property
-    def keeps_few(self) -> bool:
-        """Whether few rows may be kept until the commit: nobody needs them before."""
-        return self.shared.site is None and self.taking is None and not self.changes_schema
 
     def _clears(self, effect: TouchEffect, table: CapturedTable) -> bool:
         """Say whether one record may stand for all rows; other sites must know which rows were removed.
@@ -369,20 +345,18 @@ class OpenTransaction:
         if table is None:
             return []
         images = self.of(table)
-        images.remember_count()
+        images.count_before()
         is_known = table.has_rowid and superset.is_stable(self.tables, effect)
         where = superset.matched_rows(self.connection, effect, table, parameters) if is_known else None
         if where is None:
             return [self._whole(table)]
-        images.has_local, images.is_reported = True, False
-        if where and images.copy is None and images.cleared is None:
+        if where:
             condition, uses = where
             images.save(condition, superset.subset(parameters, uses), is_few=False)
         return [images]
 
     def _whole(self, table: CapturedTable) -> Images:
         images = self.of(table)
-        images.remember_count()
         images.save_whole()
         return images
 
@@ -446,8 +420,7 @@ class OpenTransaction:
 
     def _whole_content(self, table: CapturedTable) -> None:
         """Count all rows of a table that the statement created as added."""
-        images = self.of(table)
-        images.has_local, images.rows_before, images.is_reported = True, 0, False
+        self.of(table).count_before(0)
 
     def _rewrite_alike(self, target: tuple[str, ...]) -> None:
         """Publish a table again whose column got the type it had: the definition is the same, its values may not be."""

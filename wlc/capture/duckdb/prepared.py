@@ -67,23 +67,6 @@ class PreparedStatements:
         """Say whether it is known that a statement is not prepared."""
         return self._is_valid(generation) and self._names.get(key, "") is None
 
-    def run(
-        self, generation: int, key: Hashable, text: Callable[[], str | None], values: Iterable[str | None]
-    ) -> int | None:
-        """Run a statement that changes rows, in the open transaction.
-
-        Args:
-            generation: The catalog's.
-            key: Stands for the statement's text.
-            text: Returns the text; None if it must not be prepared.
-            values: Its parameters.
-
-        Returns:
-            How many rows it changed; None if it is not prepared, or came for the first time. Nothing was done then.
-        """
-        name = self.name(generation, key, text)
-        return None if name is None else self.execute(key, name, listed(values))
-
     def execute(self, key: Hashable, name: str, values: str) -> int:
         """Run a prepared statement that changes rows, and return how many it changed.
 

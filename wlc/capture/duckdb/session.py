@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, few_changes, for_update, independent_insert, journal
+from wlc.capture.duckdb import acceptance, for_update, independent_insert, journal
 from wlc.capture.duckdb.analysis import (
     MAY_CREATE,
     SEQUENCE_MOVERS,
@@ -23,10 +23,10 @@ from wlc.capture.duckdb.analysis import (
     detached,
 )
 from wlc.capture.duckdb.captured_tables import CapturedTables
+from wlc.capture.duckdb.conflicts import refuse_changed
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, counted, submit
 from wlc.capture.duckdb.small_change import SmallChanges
-from wlc.capture.duckdb.uncaptured import refuse_changed
 from wlc.dialect.duckdb.lexer import Token, tokens, words
 from wlc.dialect.duckdb.settings import names_row_setting
 from wlc.dialect.sql import literal
@@ -204,10 +204,7 @@ class CaptureSession:
             try:
                 touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
                 self._refuse_early(effect, touched)
-                outcome = None
-                if transaction.keeps_few:
-                    outcome = few_changes.insert(self.tables, effect, touched, text, parameters)
-                outcome = outcome or self._submit(effect, text, parameters)
+                outcome = self._submit(effect, text, parameters)
             except duckdb.Error as error:
                 transaction.failed()
                 raise self._error_of_whole(error, text) from error.__cause__

@@ -2,12 +2,12 @@
 
 A writable common table expression returns the rows that an INSERT adds, or a DELETE of one key removes, and puts them
 into the image table: one statement of DuckDB instead of two. The rows of an UPDATE are saved as they are and as they
-will be, by one query with its condition and its values. If the values are no plain expressions of constants,
-parameters and columns, the rows are found again by their row ids. (An UPDATE with `RETURNING` would move its rows
-behind all others, and no longer exclude another one of the same row.) DuckDB's `RETURNING` loses rows where several
-threads work, so the number of rows is compared with one that was found without it: the rows of the VALUES list, the
-one row that a key can have, or those that the user's statement reports. The commit lock is held all the time. So the
-transaction's tick and commit time are known before its rows are written, and no other transaction can come in between.
+will be, by one query with its condition and its values, which must be plain expressions of constants, parameters and
+columns. (An UPDATE with `RETURNING` would move its rows behind all others, and no longer exclude another one of the
+same row.) DuckDB's `RETURNING` loses rows where several threads work, so the number of rows is compared with one that
+was found without it: the rows of the VALUES list, the one row that a key can have, or those that the user's statement
+reports. The commit lock is held all the time. So the transaction's tick and commit time are known before its rows are
+written, and no other transaction can come in between.
 
 Whoever cannot be captured in this way, or fails, or has other counts, is rolled back and captured like everything else.
 """
@@ -23,12 +23,12 @@ import duckdb
 
 from wlc.capture.duckdb import superset
 from wlc.capture.duckdb.analysis import AppendEffect, Effect, TouchEffect, called
-from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.capture.duckdb.superset import FEW
+from wlc.dialect import types
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
@@ -40,6 +40,10 @@ _MOST_REMEMBERED = 1000
 _LONGEST_REMEMBERED = 2000
 # Functions of DuckDB that a column's default may call: none of them waits for another connection.
 _DEFAULTS = frozenset({"cast", "current_date", "get_current_timestamp", "now", "random", "today", "uuid"})
+# In a condition with one of these words, a test of the key may leave many rows.
+_WIDE_WORDS = (" or ", " or(", ")or ", ")or(", "not ", "not(", "case ")
+# Keywords that are values.
+_VALUES = frozenset({"null", "true", "false"})
 
 _Values = dict[str, Any] | list[Any] | tuple[Any, ...] | None
 
@@ -51,7 +55,7 @@ class _Statements:
     Attributes:
         save: Saves the rows that an UPDATE or DELETE finds; None if `write` journals the rows.
         parameters: Those of the user that `save` has, too.
-        images: Number of images that it saves of a row; 0 if it returns row ids, by which the images after are found.
+        images: Number of images that it saves of a row.
         write: The user's statement.
         tick: Name of the parameter that stands for the tick, and `meta` for the transaction's own data.
     """
@@ -140,29 +144,12 @@ class SmallChanges:
             return count if count == (effect.values if isinstance(effect, AppendEffect) else 1) else None
         assert isinstance(effect, TouchEffect)
         given = {**superset.subset(values, parsed.parameters), **own}
-        if parsed.images:
-            saved = self._count(parsed.save, given)
-            if saved > FEW:
-                return None
-            changed = self._count(parsed.write, values)
-            self.removed, self.added = changed, 0 if effect.deletes else changed
-            return changed if saved == changed * parsed.images else None
-        rowids = [row[0] for row in self.connection.execute(parsed.save, given).fetchall()]
-        self.removed = len(rowids)
-        if self.removed > FEW:
+        saved = self._count(parsed.save, given)
+        if saved > FEW:
             return None
         changed = self._count(parsed.write, values)
-        self.added = self._add(table, rowids, tick) if changed else 0
-        return changed if changed == self.removed == self.added else None
-
-    def _add(self, table: CapturedTable, rowids: list[int], tick: int) -> int:
-        """Journal updated rows as they are now: in their places, and those that DuckDB moved to local storage."""
-        images = f"INSERT INTO {table.images} SELECT {tick}, 1, rowid, NULL, {', '.join(table.values)} FROM {table.sql}"
-        listed = ", ".join(map(str, rowids))
-        found = self._count(f"{images} WHERE rowid IN ({listed})", None)
-        if found < len(rowids):
-            found += self._count(f"{images} WHERE rowid >= {LOCAL_ROWID}", None)
-        return found
+        self.removed, self.added = changed, 0 if effect.deletes else changed
+        return changed if saved == changed * parsed.images else None
 
     def _count(self, statement: duckdb.Statement | str, values: Any) -> int:
         return int(self.connection.execute(statement, values).fetchall()[0][0])
@@ -204,16 +191,14 @@ class SmallChanges:
                 f' SELECT ${tick}, {1 if isinstance(effect, AppendEffect) else -1}, NULL, ${meta}, * FROM "wlc rows"'
             )
             return _Statements(None, frozenset(), 0, self._one(write), tick, meta)
-        after = None if effect.deletes else superset.assigned(effect, table)
-        values_sql, rest = table.values, "" if effect.deletes or after else " RETURNING _rowid"
-        if after:
-            values_sql = [f"unnest([{one}, {after[n]}])" if n in after else one for n, one in enumerate(table.values)]
+        after = {} if effect.deletes else _assigned(effect, table) or {}
+        values_sql = [f"unnest([{one}, {after[n]}])" if n in after else one for n, one in enumerate(table.values)]
         save = self._one(
             f"INSERT INTO {table.images} SELECT ${tick}, {'unnest([-1, 1])' if after else '-1'}, rowid, ${meta},"
-            f" {', '.join(values_sql)} FROM {superset.touched_rows(effect, table)}{rest}"
+            f" {', '.join(values_sql)} FROM {superset.touched_rows(effect, table)}"
         )
-        images = 2 if after else int(effect.deletes)
-        return _Statements(save, frozenset(save.named_parameters) - {tick, meta}, images, self._one(write), tick, meta)
+        uses = frozenset(save.named_parameters) - {tick, meta}
+        return _Statements(save, uses, 2 if after else 1, self._one(write), tick, meta)
 
     def _one(self, text: str) -> duckdb.Statement:
         (statement,) = self.connection.extract_statements(text)
@@ -224,8 +209,42 @@ def _may_be_small(effect: AppendEffect | TouchEffect, table: CapturedTable) -> b
     if not table.has_rowid:
         return False
     if isinstance(effect, TouchEffect):
-        return superset.is_row_wise(effect) and superset.pins_key(effect, table)
+        is_plain = effect.deletes or _assigned(effect, table) is not None
+        return is_plain and _is_row_wise(effect) and superset.pins_key(effect, table)
     return 0 < effect.values <= MOST_VALUES and all(_is_plain(c.default) for c in table.layout.columns if c.default)
+
+
+def _is_row_wise(effect: TouchEffect) -> bool:
+    """Whether a test of the key in the condition leaves few rows, and all of the statement is simple."""
+    if not effect.is_simple or not effect.is_stable:
+        return False
+    condition = f" {effect.condition or ''}".lower()
+    return not any(word in condition for word in _WIDE_WORDS)
+
+
+def _assigned(effect: TouchEffect, table: CapturedTable) -> dict[int, str] | None:
+    """SQL of what an UPDATE writes, by the columns' places; None if it is more than plain expressions."""
+    places = {column.name.lower(): number for number, column in enumerate(table.layout.stored)}
+    found = {}
+    for name, value in effect.assignments:
+        place = places.get(name.lower())
+        if place is None or not _is_plain_value(value, places):
+            return None
+        column = table.layout.stored[place]
+        # DuckDB casts what is assigned in the same way.
+        found[place] = types.store_sql(column, f"CAST({value} AS {column.type})")
+    return found or None
+
+
+def _is_plain_value(text: str, columns: Iterable[str]) -> bool:
+    """Whether all names in an expression are those of columns (in lower case) and parameters."""
+    parts = tokens(text)
+    named = (
+        token.name.lower()
+        for before, token in zip([None, *parts], parts, strict=False)
+        if (token.word or token.text[0] == '"') and (before is None or before.text != "$")
+    )
+    return all(name in columns or name in _VALUES for name in named)
 
 
 def _bare(text: str) -> str:

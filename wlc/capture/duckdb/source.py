@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import compensation, digests, repair, schema_change, setup, uncaptured, unpublished
+from wlc.capture.duckdb import compensation, conflicts, digests, repair, schema_change, setup, unpublished
 from wlc.capture.duckdb.home import Doubt
 from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
@@ -365,7 +365,7 @@ class DuckDBSource(Source):
             waiting = unpublished.count_pending(connection, shared.catalog)
             found = unpublished.bypassed(connection, shared.catalog) if shared.is_master else {}
             tables = duckdb_catalog.table_names(connection, shared.catalog) if shared.is_master else ()
-        found |= dict.fromkeys(uncaptured.changed(shared, (t for t in tables if t not in found)), "has other rows")
+        found |= dict.fromkeys(conflicts.changed(shared, (t for t in tables if t not in found)), "has other rows")
         warning = str(shared.away) if shared.is_master and shared.away else None
         return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
 

@@ -8,20 +8,22 @@ import re
 import shlex
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import wlc
 from wlc.farm import paths
 from wlc.farm.addresses import without_password
 from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import ForPeople, parse_bytes
 from wlc.farm.lease import Lease
+from wlc.farm.parameters import command_words, takes
 from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
 from wlc.farm.store import MissingError
 from wlc.farm.store.options import remembered
 from wlc.tiers.attaching import read_through, say_paused
 from wlc.tiers.attachment import attachment_of, detach, place_of, register_reader
+from wlr.reading.feeds.options import BYTES_MAX, FeedOptions
 from wlr.replay import log_reader
 from wlr.replay.plan import bounds
 from wlr.replay.plan.bounds import Stop
@@ -29,17 +31,17 @@ from wlr.replay.plan.patterns import described
 from wlr.replay.registration import with_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config
     from wlc.tiers.attachment import Attachment, Keepalive, Membership
+    from wlc.tiers.options import UpstreamOptions
     from wlr.reading.feeds.contract import Output
     from wlr.reading.feeds.feed_state import FeedState
     from wlr.reading.feeds.run import FeedRun, Kept
 
-BYTES_MAX = 64_000_000
 SNAPSHOT = "snapshot"
 # Properties of librdkafka that hold secrets under names that do not say so.
 _PRIVATE = re.compile(r"\.pem$|\.key$|config$")
@@ -68,26 +70,18 @@ class Fed(ForPeople):
     is_paused: bool = False
 
 
+@takes(FeedOptions)
 def feed(
     db: str | os.PathLike[str],
     *,
     to: str | os.PathLike[str],
     tables: Sequence[str] | None = None,
-    format: str | None = None,  # noqa: A002 - the option's name
-    start: str | int | datetime | None = None,
-    max_bytes: int = BYTES_MAX,
-    drop: bool = False,
-    name: str | None = None,
-    rotate: int | None = None,
-    transactional: bool = False,
     output_options: Mapping[str, object] | None = None,
-    upstream: Sequence[str] | str | None = None,
-    class_name: str | None = None,
-    registry: Sequence[str] | str | None = None,
     keepalive: Keepalive | None = None,
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    **options: Unpack[FeedOptions],
 ) -> Fed:
     """Write what changed in some tables since the last round, in the order of the log.
 
@@ -97,20 +91,7 @@ def feed(
         db: Name in the farm, URL of the database's folder there, or path of the master.
         to: A file, to which lines are appended; or a topic, `kafka://host:9092/topic`.
         tables: Patterns such as `main.sales_*`; all tables if omitted.
-        format: `json`, `debezium` or `csv`; if omitted what the file's name ends in, or `json`. Remembered.
-        start: Where a new feed begins: at a tick, at a time, or "snapshot" for the rows of the newest snapshot; at the
-            start of the log if omitted. A feed that has a position goes on from there. If the log was pruned behind it,
-            "snapshot" lets it begin anew.
-        max_bytes: Bytes of records that are in memory at once, about; 0 for any number.
-        drop: Write only the newest records of a round, at most `max_bytes` of them, and a line that says how many older
-            ones were dropped.
-        name: Name of the feed in the farm; that of the file or topic if omitted.
-        rotate: A file with so many bytes is complete, and the next one begins.
-        transactional: Records in a topic become visible together with all that are written with them. Experimental.
         output_options: Properties of librdkafka, such as `security.protocol`.
-        upstream: Where to read, as `wlr.replicate` takes it; `class_name` and `registry` likewise. Remembered.
-        class_name: The feed's class.
-        registry: URLs of the registries that it chooses by.
         keepalive: Of a program that follows: says between rounds that the feed is there.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
@@ -125,56 +106,37 @@ def feed(
     """
     from wlr.reading.feeds.adapters import OutputSettings, output_at
 
+    max_bytes, rotate = _size(options.get("max_bytes", BYTES_MAX)), _size(options.get("rotate"))
+    drop, form = options.get("drop", False), options.get("format")
     if drop and not max_bytes:
         raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
-    output = output_at(os.fspath(to), OutputSettings(rotate, transactional, output_options or {}))
-    output.check_format(format)
+    settings = OutputSettings(rotate, options.get("transactional", False), output_options or {})
+    output = output_at(os.fspath(to), settings)
+    output.check_format(form)
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    reads = _Reads(_listed(upstream), class_name, _listed(registry))
-    wanted = _Wanted(tuple(tables or ()), format, feed_start(start), max_bytes, drop, name, progress)
-    words = [*_words(db, farm, output.shown, wanted, reads), *(["--rotate", str(rotate)] if rotate is not None else [])]
-    words += ["--transactional"] if transactional else []
+    wanted = _Wanted(
+        *(tuple(tables or ()), form, feed_start(options.get("start")), max_bytes, drop, options.get("name"), progress)
+    )
+    words = [*_words(db, farm, output.shown, wanted.tables), *command_words(FeedOptions, {**options, "start": None})]
     words += _option_words("--output-option", output_options or {})
     words += _option_words("--storage-option", storage_options or {})
     wanted = replace(wanted, command=tuple(words))
-    return _Feeding(database, output, wanted).go(reads, keepalive)
+    return _Feeding(database, output, wanted).go(options, keepalive)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reads:
-    """Where the user wants the feed to read; None for what it remembers."""
-
-    upstream: list[str] | None
-    class_name: str | None
-    registries: list[str] | None
-
-    def words(self) -> Iterator[str]:
-        """Give the words of a command that say so."""
-        for option, urls in (("--upstream", self.upstream), ("--registry", self.registries)):
-            for url in urls or ():
-                yield from (option, without_password(url))
-        if self.class_name is not None:
-            yield from ("--class", self.class_name)
-
-
-def _listed(given: Sequence[str] | str | None) -> list[str] | None:
-    return None if given is None else [given] if isinstance(given, str) else list(given)
+def _size(given: int | str | None) -> Any:
+    return int(parse_bytes(given)) if isinstance(given, str) else given
 
 
 def _words(
-    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, shown: str, wanted: _Wanted, reads: _Reads
+    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, shown: str, tables: Iterable[str]
 ) -> Iterator[str]:
-    """Give the words of the command that says what is wanted, for hints."""
+    """Give the words of a command that say what is read, and where it goes."""
     yield from ("wlr", "feed", without_password(os.fspath(db)))
     yield from ("--farm", without_password(os.fspath(farm))) if farm else ()
-    for table in wanted.tables:
+    for table in tables:
         yield from ("--table", table)
     yield from ("--to", shown)
-    yield from () if wanted.format is None else ("--format", wanted.format)
-    yield from () if wanted.bytes_max == BYTES_MAX else ("--max-bytes", str(wanted.bytes_max))
-    yield from ("--drop",) if wanted.drops else ()
-    yield from ("--name", wanted.name) if wanted.name else ()
-    yield from reads.words()
 
 
 def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> Iterator[str]:
@@ -241,7 +203,7 @@ class _Feeding:
         self._name = wanted.name if wanted.name is not None else paths.as_feed_name(output.label)
         self._memory = output.memory(database, self._name)
 
-    def go(self, reads: _Reads, keepalive: Keepalive | None) -> Fed:
+    def go(self, reads: UpstreamOptions, keepalive: Keepalive | None) -> Fed:
         """Do the round, reading the database itself or an upstream of it."""
         paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
         state = self._known()
@@ -272,11 +234,11 @@ class _Feeding:
         self._may_begin_anew = True
         return read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
 
-    def _attachment(self, state: FeedState | None, reads: _Reads) -> Attachment | None:
+    def _attachment(self, state: FeedState | None, reads: UpstreamOptions) -> Attachment | None:
         """Return which upstream the feed reads; claims in a registry that it leaves are released."""
         before = state.attachment if state else None
         at = state.master if state else self._database.url
-        asked = reads.upstream, reads.class_name, reads.registries
+        asked = reads.get("upstream"), reads.get("class_name"), reads.get("registry")
         wanted = attachment_of(self._database, before, *asked, at)
         detach(self._database, before, wanted, paths.feed_id(self._name))
         return wanted

@@ -1,0 +1,56 @@
+"""An option is declared once: its function, its command and `dbfarm.toml` say the same of it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+import pytest
+import typer
+
+import cli.wlc
+import cli.wlr
+import wlc
+import wlr
+from wlc.farm.parameters import command_words, declared
+from wlc.tiers.options import RelayOptions
+from wlr.reading.feeds.options import FeedOptions
+from wlr.replay.options import ReplicaOptions
+from wlr.service.settings_file import OPTIONS
+
+DECLARED = [
+    (ReplicaOptions, wlr.replicate, cli.wlr.app, "replicas"),
+    (FeedOptions, wlr.feed, cli.wlr.app, "feeds"),
+    (RelayOptions, wlc.ship, cli.wlc.app, "relays"),
+]
+
+
+@pytest.mark.parametrize("declaration, function, app, section", DECLARED)
+def test_each_place_has_all_options(declaration, function, app, section) -> None:
+    command = cast("typer.core.TyperGroup", typer.main.get_command(app)).commands[function.__name__]
+    shown: dict[str, Any] = {name: param for param in command.params for name in param.opts}
+    parameters, text = inspect.signature(function).parameters, inspect.getdoc(function) or ""
+    for option in declared(declaration):
+        assert parameters[option.name].default == option.default
+        assert f"\n    {option.name}: {option.help}" in text
+        assert (shown[option.flag].name, shown[option.flag].help) == (option.name, option.help)
+        assert (option.key in OPTIONS[section]) == option.is_in_file
+
+
+@pytest.mark.parametrize("function", [function for _, function, *_ in DECLARED])
+def test_an_option_that_is_not_declared_is_refused(function) -> None:
+    with pytest.raises(TypeError, match=f"{function.__name__}.. got an unexpected keyword argument 'swaps'"):
+        function("sales", swaps=True)
+
+
+def test_a_command_says_what_differs_from_defaults() -> None:
+    options = {
+        "engine": "auto",
+        "adopt": True,
+        "swap": None,
+        "upstream": ["a", "b"],
+        "class_name": "prod",
+        "keep": "3 days",
+    }
+    words = ["--upstream", "a", "--upstream", "b", "--class", "prod", "--keep", "3 days", "--adopt"]
+    assert command_words(ReplicaOptions, options) == words
