@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import witness
@@ -205,6 +205,7 @@ def test_columns_that_are_null_can_be_added() -> None:
 
 
 @pytest.mark.slow
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([-3, -1, 0, 1, 2])), max_size=30))
 def test_sum_of_images_is_linear_in_their_weights(images: list[tuple[int, int]]) -> None:
     layout = Layout((Column("a", "INTEGER"),))

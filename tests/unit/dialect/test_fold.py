@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wlc.dialect.duckdb import fold
@@ -95,6 +95,7 @@ def apply(connection: duckdb.DuckDBPyConnection, table: TargetTable, source: Row
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(st.lists(VALUES, max_size=5), st.lists(st.tuples(st.booleans(), VALUES), max_size=8))
 def test_bag_equals_the_model(
     connection: duckdb.DuckDBPyConnection, folder: Path, start: list[Row], changes: list[tuple[bool, Row]]
@@ -113,6 +114,7 @@ def test_bag_equals_the_model(
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from("123"), VALUES), st.lists(VALUES, max_size=8))
 def test_keyed_equals_the_model(
     connection: duckdb.DuckDBPyConnection, folder: Path, start: dict[str, Row], changes: list[Row]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
+from tests.sampling import sampled
 from wlc.dialect.duckdb import catalog
 from wlc.dialect.sql import quote
 from wlc.dialect.types import TABLE, DigestText, load_sql, parse, storage_type, store_sql
@@ -179,7 +180,7 @@ def test_a_column_may_be_called_as_a_parameter_of_a_lambda(connection: duckdb.Du
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nesting", range(len(NESTINGS)))
+@pytest.mark.parametrize("nesting", sampled(range(len(NESTINGS)), 3))
 def test_every_type_survives_inside_another(
     connection: duckdb.DuckDBPyConnection, tmp_path: Path, nesting: int
 ) -> None:

@@ -388,15 +388,6 @@ def test_added_rows_lie_in_the_order_of_their_keys(connection: duckdb.DuckDBPyCo
     assert found == sorted(found)
 
 
-def test_updates_of_keys_cross_files(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    table = Numbers(connection, folder, NUMBERS, numbers_from(0, 3 * ROWS_PER_FILE))
-    end = 3 * ROWS_PER_FILE
-    connection.execute("CREATE OR REPLACE TABLE before AS FROM model WHERE id % 2 = 0")
-    table.step(f"SELECT {end} + id AS id, v FROM before", "FROM before")
-    connection.execute("CREATE OR REPLACE TABLE before AS FROM model")
-    table.step(f"SELECT {2 * end} - 1 - id AS id, 'b' AS v FROM before", "FROM before")
-
-
 # What does not fit ---------------------------------------------------------------------------------------------------
 
 
