@@ -20,7 +20,7 @@ CASES = {
     "generated_tests, compare_end_lsns, verify_blkseq, bulkimport": (
         FIND,
         "scenario/test_relay.py::test_a_relay_has_the_same_bytes_and_serves_in_the_farms_stead",
-        "fault/test_killed_tree.py::test_a_tree_of_eight_survives_random_kills",
+        "fault/test_killed_tree.py::test_a_tree_survives_random_kills",
         "fault/test_killed_tree.py::test_a_tree_of_eight_in_a_bucket_survives_random_kills",
     ),
     "require_recent_heartbeat": (
