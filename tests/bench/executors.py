@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import wlr
 from tests.bench import lakes
-from tests.bench.measure import Line, Setting, duration, in_a_process
+from tests.bench.measure import ROOT, Line, Setting, duration, in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def main(executors: int, lake: Path, tick: int, rounds: int) -> None:
 
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(lakes.ROOT),
+        "PYTHONPATH": str(ROOT),
         # A cluster on one machine starts its executors with Spark's own scripts.
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -92,7 +92,7 @@ def main(executors: int, lake: Path, tick: int, rounds: int) -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.executor.cores": "1",
         "spark.executor.memory": "1g",
-        "spark.executorEnv.PYTHONPATH": str(lakes.ROOT),
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
     }
     turns = []
     with spark_session(f"local-cluster[{executors},1,1024]", settings):
