@@ -6,7 +6,6 @@ Both sides run in processes of their own and take turns; one of them takes every
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ import duckdb
 import wlc
 import wlr
 from tests.bench import tables
-from tests.bench.measure import Line, Setting, duration, timed
+from tests.bench.measure import Line, Setting, duration, in_a_process, timed
 from wlc.dialect.duckdb import digest_sql
 
 if TYPE_CHECKING:
@@ -44,20 +43,12 @@ def run(setting: Setting) -> Iterator[Line]:
     for _ in range(setting.rounds):
         for side, rounds in found.items():
             folder = tables.fresh(setting.folder / side)
-            rounds.append(_in_a_process(side, folder, rows))
+            rounds.append(in_a_process("tests.bench.digests", side, folder, rows))
     for what in WORK:
         for part, label in (("capture", "captured and flushed"), ("replay", "replayed")):
             plain, ours = (median(turn[what][part] for turn in found[side]) for side in ("without", "with"))
             yield Line(f"{what} of {rows:,} rows, {label}", duration(plain), duration(ours), ours / plain, goal=GOAL)
     yield _verified(setting)
-
-
-def _in_a_process(side: str, folder: Path, rows: int) -> dict[str, dict[str, float]]:
-    command = [sys.executable, "-m", "tests.bench.digests", side, str(folder), str(rows)]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    return found
 
 
 def measure(folder: Path, rows: int) -> dict[str, dict[str, float]]:
@@ -97,7 +88,7 @@ def _zeros(layout: Layout, source: str, value: object = None, **kept: str) -> st
 
 
 def main() -> None:
-    """Measure one side, for `_in_a_process`."""
+    """Measure one side, for `run`."""
     side, folder, rows = sys.argv[1:]
     if side == "without":
         digest_sql.numbered_sql = _zeros

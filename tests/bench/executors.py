@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import wlr
 from tests.bench import lakes
-from tests.bench.measure import Line, Setting, duration
+from tests.bench.measure import ROOT, Line, Setting, duration, in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +47,7 @@ def run(setting: Setting) -> Iterator[Line]:
 
 def _child(executors: int, lake: Path, tick: int, rounds: int) -> dict[str, float]:
     """Seconds of CPU by kind of process, medians of the rounds."""
-    command = [sys.executable, "-m", "tests.bench.executors", str(executors), str(lake), str(tick), str(rounds)]
-    found = subprocess.run(command, cwd=lakes.ROOT, check=True, capture_output=True, text=True)
-    turns = json.loads(found.stdout.splitlines()[-1])
+    turns = in_a_process("tests.bench.executors", executors, lake, tick, rounds)
     return {kind: median(turn[kind] for turn in turns) for kind in turns[0]}
 
 
@@ -84,7 +81,7 @@ def main(executors: int, lake: Path, tick: int, rounds: int) -> None:
 
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(lakes.ROOT),
+        "PYTHONPATH": str(ROOT),
         # A cluster on one machine starts its executors with Spark's own scripts.
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -95,7 +92,7 @@ def main(executors: int, lake: Path, tick: int, rounds: int) -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.executor.cores": "1",
         "spark.executor.memory": "1g",
-        "spark.executorEnv.PYTHONPATH": str(lakes.ROOT),
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
     }
     turns = []
     with spark_session(f"local-cluster[{executors},1,1024]", settings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from statistics import median
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import wlr
 from tests.bench import lakes
-from tests.bench.measure import Line, Setting, duration, timed
+from tests.bench.measure import Line, Setting, duration, in_a_process, timed
 from tests.bench.plot import Panel, draw
 
 if TYPE_CHECKING:
@@ -112,9 +111,7 @@ def _panels(points: list[Point], rows: int, changes: int) -> list[Panel]:
 
 
 def _child(into: Path, tick: int) -> tuple[float, float]:
-    command = [sys.executable, "-m", "tests.bench.lake_curve", str(into), str(tick)]
-    found = subprocess.run(command, cwd=lakes.ROOT, check=True, capture_output=True, text=True)
-    seconds, peak = json.loads(found.stdout.splitlines()[-1])
+    seconds, peak = in_a_process("tests.bench.lake_curve", into, tick)
     return seconds, peak
 
 

@@ -15,13 +15,13 @@ import duckdb
 import wlc
 import wlr
 from tests.bench import tables
+from tests.bench.measure import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = ("id", "a", "b", "c", "d")
 # The ids of the start lie so far apart that new ones can come between them, anywhere in the table, once for each turn.
 STEP = 4

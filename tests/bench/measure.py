@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,14 @@ def timed(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
+
+
+def in_a_process(module: str, *arguments: object, **environment: str) -> Any:
+    """Run a module of benchmarks in a process of its own, and return what its last line says."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    variables = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=variables, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def duration(seconds: float, rows: int = 0) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,8 @@ import duckdb
 import wlc
 import wlr
 from tests.bench import tables
-from tests.bench.measure import Line, Setting, duration
+from tests.bench.lakes import peak_gb
+from tests.bench.measure import Line, Setting, duration, in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,6 @@ ROWS = 50_000_000
 LIMIT = "2GB"
 # What a process may need beyond the limit: the interpreter, libraries, and what DuckDB does not count.
 GOAL_GB = 3.0
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(setting: Setting) -> Iterator[Line]:
@@ -52,22 +51,11 @@ def _line(what: str, plain: tuple[float, float], ours: tuple[float, float]) -> L
 
 def _child(action: str, path: Path, folder: Path, rows: int) -> tuple[float, float]:
     """Seconds and peak in GB of one action."""
-    command = [sys.executable, "-m", "tests.bench.memory", action, str(path), str(folder), str(rows)]
-    environment = {**os.environ, "WLR_MEMORY_LIMIT": LIMIT}
-    found = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
-    seconds, peak = json.loads(found.stdout.splitlines()[-1])
+    seconds, peak = in_a_process("tests.bench.memory", action, path, folder, rows, WLR_MEMORY_LIMIT=LIMIT)
     return seconds, peak
 
 
 # In the child --------------------------------------------------------------------------------------------------------
-
-
-def _peak_gb() -> float:
-    # Not ru_maxrss, which a child inherits from its parent.
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 2**20
-    raise AssertionError("the system does not tell a process's peak")
 
 
 def _plain(path: Path, *statements: str) -> None:
@@ -114,7 +102,7 @@ def main(action: str, path: Path, folder: Path, rows: int) -> None:
     }
     started = time.perf_counter()
     actions[action]()
-    print(json.dumps([time.perf_counter() - started, _peak_gb()]), flush=True)
+    print(json.dumps([time.perf_counter() - started, peak_gb()]), flush=True)
     # No interpreter shutdown: it would close the connection, and so publish.
     os._exit(0)
 

@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.bench import tables
-from tests.bench.lakes import COLUMNS, ROOT, peak_gb, plain, read
+from tests.bench.lakes import COLUMNS, peak_gb, plain, read
+from tests.bench.measure import ROOT
 from wlc.dialect.duckdb.parquet_sql import KEPT
 
 if TYPE_CHECKING:

@@ -6,14 +6,12 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -24,13 +22,14 @@ import wlc
 import wlr
 from tests.bench import tables
 from tests.bench.lakes import peak_gb
-from tests.bench.measure import Line, Setting, duration, timed
+from tests.bench.measure import Line, Setting, duration, in_a_process, timed
 from tests.sites import Sites
 from wlc.farm.database import open_database
 from wlc.multi_master.duckdb import conflict_window, lines, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from wlc.capture.duckdb.connection import Connection
 
@@ -44,7 +43,6 @@ GOAL = 1.5
 # How long a user's transaction stays open, and how many users there are.
 LONG_S, USERS = 0.5, 2
 GIVES_UP_S = 120.0
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(setting: Setting) -> Iterator[Line]:
@@ -202,9 +200,7 @@ def _wide(folder: Path, rows: int, wide: int, plain: float) -> Iterator[Line]:
 
 def _child(action: str, scene: Scene) -> tuple[float, float]:
     """Seconds and peak in GB of one action."""
-    command = [sys.executable, "-m", "tests.bench.sites", action, str(scene.oslo), str(scene.farm / "sales")]
-    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    seconds, peak = json.loads(found.stdout.splitlines()[-1])
+    seconds, peak = in_a_process("tests.bench.sites", action, scene.oslo, scene.farm / "sales")
     return seconds, peak
 
 

@@ -110,11 +110,6 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.fixture
-def farm(tmp_path: Path) -> str:
-    return str(tmp_path / "farm")
-
-
 def master(url: str, farm: str, before: str, tables: tuple[str, ...] = ()) -> None:
     execute(url, before)
     wlc.master(url, farm=farm, name="x", tables=tables)

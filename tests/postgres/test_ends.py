@@ -18,7 +18,7 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import call_command
-from tests.postgres.cluster import Cluster, execute, new_folder, running
+from tests.postgres.cluster import Cluster, execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.postgres.programs import program
 from tests.sampling import sampled
@@ -45,17 +45,6 @@ LEFT = """
     UNION ALL SELECT 'table ' || relname FROM pg_class WHERE relnamespace = to_regnamespace('wlc') AND relkind = 'r'
     UNION ALL SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname = 'wlc'
 """
-
-
-@pytest.fixture
-def farm(tmp_path: Path) -> str:
-    return str(tmp_path / "farm")
-
-
-@pytest.fixture(scope="module")
-def own_cluster() -> Iterator[Cluster]:
-    """A server whose settings tests may change."""
-    yield from running(new_folder())
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -477,6 +477,10 @@ def table(name: str) -> DbObject:
     return DbObject("TABLE", Name("public", name))
 
 
+def altered(name: str, text: str, **does: Any) -> Ddl:
+    return honest("ALTER TABLE", name, f"ALTER TABLE public.{name} {text}", AlteredObject(table(name), **does))
+
+
 def steps(*columns: str) -> tuple[ColumnStep, ...]:
     return tuple((None, column) for column in columns)
 
@@ -502,35 +506,12 @@ STATED = (
     ),
     honest("DROP TABLE", "plain", "DROP TABLE public.plain", DroppedObject(table("plain"))),
     honest(
-        "ALTER TABLE",
-        "y",
-        "ALTER TABLE public.plain RENAME TO y",
-        RenamedObject(table("plain"), Name("public", "y")),
+        "ALTER TABLE", "y", "ALTER TABLE public.plain RENAME TO y", RenamedObject(table("plain"), Name("public", "y"))
     ),
-    honest(
-        "ALTER TABLE",
-        "plain",
-        "ALTER TABLE public.plain RENAME COLUMN a TO c",
-        AlteredObject(table("plain"), columns=(("a", "c"),)),
-    ),
-    honest(
-        "ALTER TABLE",
-        "plain",
-        "ALTER TABLE public.plain ADD COLUMN c int",
-        AlteredObject(table("plain"), columns=((None, "c"),)),
-    ),
-    honest(
-        "ALTER TABLE",
-        "plain",
-        "ALTER TABLE public.plain ADD CONSTRAINT k PRIMARY KEY (a)",
-        AlteredObject(table("plain"), key=("a",)),
-    ),
-    honest(
-        "ALTER TABLE",
-        "heir",
-        "ALTER TABLE public.heir NO INHERIT public.plain2",
-        AlteredObject(table("heir"), parents=()),
-    ),
+    altered("plain", "RENAME COLUMN a TO c", columns=(("a", "c"),)),
+    altered("plain", "ADD COLUMN c int", columns=((None, "c"),)),
+    altered("plain", "ADD CONSTRAINT k PRIMARY KEY (a)", key=("a",)),
+    altered("heir", "NO INHERIT public.plain2", parents=()),
     honest(
         "CREATE INDEX",
         "i",

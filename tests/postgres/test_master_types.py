@@ -163,11 +163,6 @@ MISFITS = {
 }
 
 
-@pytest.fixture
-def farm(tmp_path: Path) -> str:
-    return str(tmp_path / "farm")
-
-
 def replicated(farm: str, into: Path) -> Path:
     wlr.replicate("types", farm=farm, into=into, register=False)
     return into

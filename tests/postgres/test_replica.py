@@ -17,6 +17,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.oracle import published
 from tests.postgres.cluster import execute
+from tests.postgres.comparing import texts_of
 from tests.postgres.held import held_by_postgres
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Check, Clear, Column, CreatedObject, DbObject, Ddl, Layout, Name, Reference, SequencePosition
@@ -50,15 +51,7 @@ def as_published(farm: HandmadeFarm, tick: int) -> dict[str, dict[tuple[str | No
 
 def as_text(url: str) -> dict[str, dict[tuple[str | None, ...], int]]:
     """Every row as PostgreSQL's text, which for these types is DuckDB's, too."""
-    found: dict[str, dict[tuple[str | None, ...], int]] = {}
-    with psycopg.connect(url) as connection:
-        for table in held_by_postgres(url):
-            name = table.replace("main.", "public.", 1)
-            columns = [c.name for c in connection.execute(f"SELECT * FROM {name} LIMIT 0").description or ()]
-            listed = ", ".join(f"{column}::text" for column in columns)
-            counted = connection.execute(f"SELECT {listed}, count(*) FROM {name} GROUP BY {listed}").fetchall()
-            found[table] = {row[:-1]: row[-1] for row in counted}
-    return found
+    return {table.replace("public.", "main.", 1): dict(counts) for table, counts in texts_of(url).items()}
 
 
 # Prefixes -------------------------------------------------------------------------------------------------------------

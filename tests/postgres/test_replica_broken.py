@@ -22,7 +22,7 @@ import wlr
 from tests.fault import operations
 from tests.fault.breaker import DIES_AFTER, DIES_BEFORE, FAILS, LOSES_ANSWER, Died, Fault
 from tests.fault.processes import seed
-from tests.fault.test_engine_error import breaking
+from tests.fault.test_engine import breaking
 from tests.fault.trial import NAME, World
 from tests.pieces import each
 from tests.postgres.cluster import execute

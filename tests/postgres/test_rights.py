@@ -44,11 +44,6 @@ CHANGES = (
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> str:
-    return str(tmp_path / "farm")
-
-
-@pytest.fixture
 def publisher(cluster: Cluster, database_url: str) -> Iterator[str]:
     """The URL of a database for a role without rights in it."""
     cluster.execute("DROP ROLE IF EXISTS publisher")
