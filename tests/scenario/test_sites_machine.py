@@ -109,7 +109,6 @@ statements = st.lists(
 
 
 def text(key: Key) -> str:
-    """A row's condition."""
     return f"k COLLATE \"binary\" = '{TEXTS[key[1]]}'" if key[0] == "s" else f"k = {key[1]}"
 
 
@@ -688,12 +687,6 @@ def start_removed() -> Iterator[None]:
     started.cache_clear()
 
 
-def run_piece(piece: int) -> None:
-    """Try a piece of a long run, which is as long whatever DBFARM_EXAMPLES says; each has others."""
-    machine = seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
-    run_state_machine_as_test(machine, settings=settings(machine_settings(PIECE, steps=10), max_examples=PIECE))
-
-
 @pytest.mark.slow
 def test_sites_hold_what_the_model_holds() -> None:
     run_state_machine_as_test(Exchange, settings=machine_settings(2, steps=10))
@@ -701,5 +694,7 @@ def test_sites_hold_what_the_model_holds() -> None:
 
 @pytest.mark.deep
 def test_sites_hold_what_the_model_holds_ten_thousand_times() -> None:
+    """In pieces that are as long whatever DBFARM_EXAMPLES says; each has other examples."""
     for piece in each(range(10_000 // PIECE)):
-        run_piece(piece)
+        machine = seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
+        run_state_machine_as_test(machine, settings=settings(machine_settings(PIECE, steps=10), max_examples=PIECE))
