@@ -638,16 +638,6 @@ CASES: dict[str, tuple[str, ...]] = {
         "SELECT pg_replication_origin_drop('elsewhere'); ALTER TABLE t ADD z int DEFAULT 5",
     ),
 }
-# Replicas in files refuse its last statement: they find that a partition is not there, which the log does not say.
-IN_SERVERS = {
-    "schema with its tables": (
-        "CREATE TABLE z (a int)",
-        """CREATE SCHEMA OTHER CREATE TABLE r (a serial PRIMARY KEY) CREATE TABLE p (a int) PARTITION BY LIST (a) CREATE TABLE p1 PARTITION OF p (FOREIGN KEY (a) REFERENCES OTHER.r) FOR VALUES IN (1) CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2, 3) PARTITION BY LIST (a) CREATE TABLE p21 PARTITION OF p2 DEFAULT CREATE VIEW v AS SELECT a FROM p""",
-        "INSERT INTO OTHER.r VALUES (1); INSERT INTO OTHER.p VALUES (1), (2)",
-        "CREATE TABLE kept AS SELECT * FROM OTHER.p",
-        "DROP SCHEMA OTHER CASCADE",
-    ),
-}
 _OURS = "NOT IN (SELECT oid FROM pg_namespace WHERE nspname ~ '^(pg_|information_schema|wlc|wlr)')"
 # What all majors show in the same words. The columns of an index keep old names in the master.
 OBJECTS = f"""

@@ -883,7 +883,9 @@ BEGIN
     IF wlc.is_running() THEN
         RETURN;
     END IF;
-    FOR dropped IN SELECT * FROM pg_event_trigger_dropped_objects() LOOP
+    -- A schema goes behind what was in it.
+    FOR dropped IN SELECT d.* FROM pg_event_trigger_dropped_objects() WITH ORDINALITY d
+            ORDER BY d.object_type = 'schema', d.ordinality LOOP
         CONTINUE WHEN dropped.is_temporary OR wlc.is_system(dropped.schema_name);
         IF dropped.original OR TG_TAG = 'ALTER PUBLICATION' THEN
             PERFORM wlc.refuse_object(dropped.object_type, TG_TAG, dropped.objid, dropped.object_identity);
