@@ -17,6 +17,7 @@ import pytest
 import wlc
 import wlr
 from tests.scratch import attached
+from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
@@ -86,11 +87,20 @@ class Sites:
     def exchange(self) -> None:
         """Let every site take in turn, until each of them has found nothing since another one found anything."""
         silent = 0
-        for site in self.names * 5:
-            silent = 0 if self.take(site) else silent + 1
-            if silent == len(self.names):
-                return
+        with self.kept_open():
+            for site in self.names * 5:
+                silent = 0 if self.take(site) else silent + 1
+                if silent == len(self.names):
+                    return
         raise AssertionError("they never fall silent")
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Let each command find the files open: to open one takes as long as many commands."""
+        with ExitStack() as stack:
+            for name in self.names:
+                stack.callback(close_shared, open_shared(str(self.file(name))))
+            yield
 
     def rows(self, site: str, table: str) -> list[tuple[Any, ...]]:
         return _rows_of(self.file(site), [table])[table]

@@ -11,9 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -22,13 +20,9 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites, write_offline
-from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
 from wlc.multi_master import missing_steps
 from wlc.multi_master.duckdb import duckdb_site
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Capture = pytest.CaptureFixture[str]
 SCHEMA = """
@@ -55,15 +49,6 @@ def two(rehearsing: Sites) -> Sites:
     """Two sites that have exchanged what earlier tests left."""
     rehearsing.exchange()
     return rehearsing
-
-
-@contextmanager
-def kept_open(sites: Sites) -> Iterator[None]:
-    """Let each command find the files open, which is quicker."""
-    with ExitStack() as stack:
-        for name in sites.names:
-            stack.callback(close_shared, open_shared(str(sites.file(name))))
-        yield
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -101,7 +86,7 @@ def refuse_another_outcome(sites: Sites, site: str) -> list[wlc.TakenFrom]:
 
 @pytest.mark.slow
 def test_the_primary_says_what_it_would_reject(two: Sites, capsys: Capture) -> None:
-    with kept_open(two):
+    with two.kept_open():
         before = wlc.take(two.file("oslo"))[0].tick
         two.write("oslo", "UPDATE e SET v = 'oslo' WHERE k = 1", "INSERT INTO t VALUES (1, 'oslo')")
         two.write("oslo", "INSERT INTO u VALUES (1, 'same')")
@@ -165,7 +150,7 @@ def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
         page,
         re.DOTALL | re.MULTILINE,
     )
-    with kept_open(sites):
+    with sites.kept_open():
         wlc.set_rule(sites.file("oslo"), "accounts", "epoch_trans")
         for site, statement in re.findall(r"^(\w+)> (.*)$", written, re.MULTILINE):
             sites.write(site, statement)
@@ -178,7 +163,7 @@ def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
 
 @pytest.mark.slow
 def test_a_secondary_says_what_would_give_way(two: Sites) -> None:
-    with kept_open(two):
+    with two.kept_open():
         two.write("oslo", "INSERT INTO u VALUES (5, 'five')", "CREATE TABLE later (k INTEGER)")
         wlc.flush(two.file("oslo"))
         two.write("rome", "INSERT INTO u VALUES (6, 'five')")
@@ -188,7 +173,7 @@ def test_a_secondary_says_what_would_give_way(two: Sites) -> None:
 
 @pytest.mark.slow
 def test_an_error_that_the_round_ends_with_is_told(two: Sites) -> None:
-    with kept_open(two):
+    with two.kept_open():
         wlc.set_rule("sales", "u", "none", farm=two.farm)
         # With this row, rome takes note of all that was rejected before.
         two.write("oslo", "INSERT INTO e VALUES (30, 'known')")
@@ -291,7 +276,7 @@ def test_every_site_of_a_mesh_says_what_is_older(tmp_path: Path) -> None:
     wlc.set_rule(sites.file("oslo"), "e", "newest")
     sites.join("rome")
     sites.join("paris")
-    with kept_open(sites):
+    with sites.kept_open():
         for site in ("rome", "paris", "oslo"):
             sites.write(
                 site, f"UPDATE e SET v = '{site}' WHERE k = 1", f"INSERT INTO e VALUES ({len(site)}0, '{site}')"
