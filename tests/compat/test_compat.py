@@ -235,6 +235,7 @@ def test_registered_replicas(database: FarmDatabase) -> None:
     assert (two.id, two.position, two.clock) == ("r2", None, None)
 
 
+@pytest.mark.slow
 def test_replicas(tmp_path: Path) -> None:
     into, lake = tmp_path / "replica.duckdb", f"{tmp_path}/lake/"
     for tick in sorted(CONTENT):

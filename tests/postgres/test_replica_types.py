@@ -224,6 +224,7 @@ def test_values_arrive_through_snapshot_and_log(tmp_path: Path, cluster) -> None
         assert found(at_end, table) == expected(1), f"{table}, through a later snapshot"
 
 
+@pytest.mark.slow
 def test_rows_of_all_types_can_be_verified_but_those_that_text_does_not_tell(tmp_path: Path, database_url: str) -> None:
     source, lost = tmp_path / "typed.duckdb", {"UNION(a INTEGER, b VARCHAR)", "VARIANT"}
     columns = ", ".join(f"c{number} {declared}" for number, (declared, _, _) in enumerate(TYPES))

@@ -313,6 +313,7 @@ SHAPES = """
 """
 
 
+@pytest.mark.slow
 def test_families_of_any_shape_go_back_and_change(tmp_path: Path) -> None:
     """DuckDB does not remove a row and one that refers to it in one transaction, nor swap unique values in one statement."""
     sites = Sites(tmp_path)
@@ -403,6 +404,7 @@ GOES_BACK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule, joined", [("epoch", 1), ("epoch_trans", 1_000)])
 def test_rows_give_way_and_go_back_with_what_they_refer_to(tmp_path: Path, rule: str, joined: int) -> None:
     sites = Sites(tmp_path)

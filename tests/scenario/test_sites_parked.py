@@ -449,6 +449,7 @@ def test_a_query_waits_until_nothing_is_parked(again: Sites) -> None:
     assert again.rows("oslo", "notes") == [(2, 9)]
 
 
+@pytest.mark.slow
 def test_rows_are_counted_without_what_was_parked(again: Sites) -> None:
     again.write("rome", "INSERT INTO orders SELECT range, 3, range FROM range(100, 200)")
     again.write(

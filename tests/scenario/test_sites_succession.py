@@ -383,6 +383,7 @@ def test_x3_roles_are_swapped_four_times(three: Sites) -> None:
     assert (circle.term, circle.primary) == (5, "oslo")
 
 
+@pytest.mark.slow
 def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     """role_var: every transition of a role that is legal, and every other one."""
     for site, role, code in (
