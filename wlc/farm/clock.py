@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from wlc.farm.errors import InvalidError
 
@@ -126,19 +126,25 @@ def _utc(time: datetime) -> datetime:
     return time.astimezone(UTC)
 
 
-def parse_age(text: str) -> timedelta:
-    """Read a length of time as people type it, such as `90s`, `1h` or `2 days`.
+@overload
+def parse_age(given: str | timedelta) -> timedelta: ...
+@overload
+def parse_age(given: None) -> None: ...
+def parse_age(given: str | timedelta | None) -> timedelta | None:
+    """Read a length of time as people type it, such as `90s`, `1h` or `2 days`, or as a program gives it.
 
     Raises:
         InvalidError: The text is not a number and a unit.
     """
-    found = _AGE.fullmatch(text.strip().lower())
+    if given is None or isinstance(given, timedelta):
+        return given
+    found = _AGE.fullmatch(given.strip().lower())
     try:
         if found is None:
-            raise ValueError(text)
+            raise ValueError(given)
         return _length(*found.groups())
     except (ValueError, KeyError, OverflowError) as error:
-        raise InvalidError(f"{text!r} is not a length of time", hint="Write 90s, 15m, 1h or '2 days'.") from error
+        raise InvalidError(f"{given!r} is not a length of time", hint="Write 90s, 15m, 1h or '2 days'.") from error
 
 
 def format_age(age: timedelta) -> str:

@@ -27,30 +27,36 @@ def format_bytes(count: int) -> str:
     return f"{count} bytes"
 
 
-def parse_bytes(text: str) -> float:
-    """Read a number of bytes such as `500k`, `10M` or `1.5 GB`; a letter is a power of 1,000.
+def parse_bytes(given: str | float) -> float:
+    """Read a number of bytes such as `500k`, `10M` or `1.5 GB`; a letter is a power of 1,000. A number is returned.
 
     Raises:
         InvalidError: The text is not such a number.
     """
-    found = _COUNT.fullmatch(text.strip())
+    if not isinstance(given, str):
+        return given
+    found = _COUNT.fullmatch(given.strip())
     if found is None:
-        raise InvalidError(f"{text!r} is not a number of bytes", hint="Write 500k, 10M or 1G.")
+        raise InvalidError(f"{given!r} is not a number of bytes", hint="Write 500k, 10M or 1G.")
     return float(found.group(1)) * _UNITS[found.group(2).lower()]
 
 
-def parse_rate(text: str) -> float:
+def parse_rate(given: str | float) -> float:
     """Read bytes per second as people type them: `500k`, `10M`, `1.5 GB/s`; a letter is a power of 1,000.
+
+    A number is returned.
 
     Raises:
         InvalidError: The text is not a rate above 0.
     """
+    if not isinstance(given, str):
+        return given
     try:
-        if (rate := parse_bytes(text.strip().removesuffix("/s"))) > 0:
+        if (rate := parse_bytes(given.strip().removesuffix("/s"))) > 0:
             return rate
     except InvalidError as error:
-        raise _no_rate(text) from error
-    raise _no_rate(text)
+        raise _no_rate(given) from error
+    raise _no_rate(given)
 
 
 def _no_rate(text: str) -> InvalidError:

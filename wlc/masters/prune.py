@@ -71,9 +71,13 @@ def prune(
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
     database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
     database.config()  # A name that the farm does not hold is refused, instead of found empty.
-    age = parse_age(keep_for) if isinstance(keep_for, str) else keep_for
     return prune_database(
-        database, deadline=deadline, reach=reach, keep_for=age, dry_run=dry_run, needs_policy=needs_policy
+        database,
+        deadline=deadline,
+        reach=reach,
+        keep_for=parse_age(keep_for),
+        dry_run=dry_run,
+        needs_policy=needs_policy,
     )
 
 

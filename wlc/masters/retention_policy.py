@@ -70,10 +70,10 @@ def retention(
         FencedError: The source is a copy of a master, and the policy would be changed.
     """
     given = {
-        "keep": _age(keep),
+        "keep": parse_age(keep),
         "keep_daily": keep_daily,
         "keep_weekly": keep_weekly,
-        "snapshot_every": _age(snapshot_every),
+        "snapshot_every": parse_age(snapshot_every),
     }
     wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if wanted.get("snapshot_every") == timedelta(0):
@@ -176,10 +176,6 @@ def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
         f"tick {tick} of {database.name} was pruned, or a log file on the way is missing: one can go back {reached}",
         hint=f"The ticks that can be tagged are {', '.join(nearest)}{later}.",
     )
-
-
-def _age(age: timedelta | str | None) -> timedelta | None:
-    return parse_age(age) if isinstance(age, str) else age
 
 
 def _opened(

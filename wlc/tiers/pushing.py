@@ -84,7 +84,7 @@ class Pusher:
             message = f"{registry} is of database {self._registry.name}, not of {self._source.name}"
             raise InvalidError(message, hint=f"Give the folder {self._source.name} in the other farm.", path=registry)
         self._class_name = class_name
-        self._limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
+        self._limit = RateLimit(None if rate is None else parse_rate(rate))
         self._leases: dict[str, Lease] = {}
         self._read: dict[str, tuple[StoredObject, Replica | CorruptError]] = {}
         self._listed: tuple[float, tuple[str, ...], Mapping[str, str]] | None = None

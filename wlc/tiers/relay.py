@@ -35,7 +35,7 @@ from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from wlc.farm.model import Config
     from wlc.farm.registry import Replica
@@ -436,9 +436,9 @@ def ship(
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
         UnavailableError: A place cannot be reached, or nothing of the database is old enough: try again.
     """
-    age, kept = _age(options.get("delay")), _age(options.get("keep"))
+    age, kept = parse_age(options.get("delay")), parse_age(options.get("keep"))
     rate = options.get("rate")
-    limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
+    limit = RateLimit(None if rate is None else parse_rate(rate))
     source, to = resolve(db, farm, storage_options=storage_options), os.fspath(to)
     target = _relay_of(source, to, target_options)
     latest = utc_now() - age if age is not None else None
@@ -460,10 +460,6 @@ def ship(
     if me.position is None:
         refuse_unreadable(source, latest)
     return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
-
-
-def _age(given: timedelta | str | None) -> timedelta | None:
-    return parse_age(given) if isinstance(given, str) else given
 
 
 def _relay_of(source: FarmDatabase, to: str, options: Mapping[str, Any] | None) -> FarmDatabase:

@@ -109,7 +109,7 @@ def verify_farm(
         InvalidError: There is no such database.
         UnavailableError: The farm is out of reach: try again.
     """
-    wanted = parse_age(window) if isinstance(window, str) else window
+    wanted = parse_age(window)
     database = wlc.resolve(db, farm, storage_options=storage_options)
     memory = progress_file(database)
     found = AuditProgress() if full else recall(memory)

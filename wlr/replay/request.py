@@ -268,7 +268,7 @@ def _paused(
 
 
 def _age(delay: str | timedelta | None) -> timedelta:
-    return parse_age(delay) if isinstance(delay, str) else delay or timedelta(0)
+    return parse_age(delay) or timedelta(0)
 
 
 def _stop(

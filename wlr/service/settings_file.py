@@ -523,7 +523,8 @@ def _of_replica(item: ReplicaItem, farm: ListedFarm | None) -> Iterator[Check]:
     made = partial(target_at, item.into, farm.options if farm else None)
     yield "into", made
     for key, option in OPTIONS["replicas"].items():
-        yield key, partial(_check_option, option, made, key, item.options)
+        if option.name in item.options:
+            yield key, partial(_check_option, option, made, key, item.options)
     yield "swap", partial(_refuse_both, item.options.get("adopt"), item.options.get("swap"))
     if item.prune_every is not None:
         yield "prune_every", lambda: Lake.required(made(), "prune_every")

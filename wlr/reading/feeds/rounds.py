@@ -106,26 +106,23 @@ def feed(
     """
     from wlr.reading.feeds.adapters import OutputSettings, output_at
 
-    max_bytes, rotate = _size(options.get("max_bytes", BYTES_MAX)), _size(options.get("rotate"))
+    max_bytes, rotate = int(parse_bytes(options.get("max_bytes", BYTES_MAX))), options.get("rotate")
     drop, form = options.get("drop", False), options.get("format")
     if drop and not max_bytes:
         raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
-    settings = OutputSettings(rotate, options.get("transactional", False), output_options or {})
+    settings = OutputSettings(
+        None if rotate is None else int(parse_bytes(rotate)), options.get("transactional", False), output_options or {}
+    )
     output = output_at(os.fspath(to), settings)
     output.check_format(form)
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    wanted = _Wanted(
-        *(tuple(tables or ()), form, feed_start(options.get("start")), max_bytes, drop, options.get("name"), progress)
-    )
+    start = feed_start(options.get("start"))
+    wanted = _Wanted(tuple(tables or ()), form, start, max_bytes, drop, options.get("name"), progress)
     words = [*_words(db, farm, output.shown, wanted.tables), *command_words(FeedOptions, {**options, "start": None})]
     words += _option_words("--output-option", output_options or {})
     words += _option_words("--storage-option", storage_options or {})
     wanted = replace(wanted, command=tuple(words))
     return _Feeding(database, output, wanted).go(options, keepalive)
-
-
-def _size(given: int | str | None) -> Any:
-    return int(parse_bytes(given)) if isinstance(given, str) else given
 
 
 def _words(
