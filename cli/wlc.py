@@ -370,15 +370,31 @@ def beat(
     seconds: Annotated[
         str | None, typer.Argument(metavar="S", help="New beat in seconds, or as in 5m; 0 publishes each commit.")
     ] = None,
+    expect_every: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Longest time between two commits that is in order; 0s: any.")
+    ] = None,
+    sign_every: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="How often a publisher says that it is there, without commits; 0s: never."),
+    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show or set the beat."""
+    """Show or set the beat, and what tells a quiet master from a dead one."""
     import wlc
+    from wlc.farm.health import read_health
 
-    beat_s = wlc.beat(db, beat_of(seconds), farm=farm, storage_options=storage_options(storage_option))
+    where: dict[str, Any] = {"farm": farm, "storage_options": storage_options(storage_option)}
+    beat_s = wlc.beat(db, beat_of(seconds), expect_every=expect_every, sign_every=sign_every, **where)
+    health = read_health(wlc.resolve(db, **where))
     when = f"after {format_age(timedelta(seconds=beat_s))} at the latest" if beat_s else "at once"
-    return Sentence(f"Each commit is published {when}.", {"beat_s": beat_s})
+    said = [f"Each commit is published {when}."]
+    if health.expect_every:
+        said.append(f"A commit is expected every {format_age(health.expect_every)}.")
+    if health.sign_every:
+        said.append(f"Without commits, the publisher gives a sign of life every {format_age(health.sign_every)}.")
+    values = {"expect_every_s": health.expect_every, "sign_every_s": health.sign_every}
+    return Sentence(" ".join(said), {"beat_s": beat_s} | {name: age.total_seconds() for name, age in values.items()})
 
 
 @command(app, example="wlc status sales --farm /srv/farm --json")

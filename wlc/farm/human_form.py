@@ -140,6 +140,11 @@ def in_words(name: str, value: object) -> object:
     return f"{value:,}" if isinstance(value, int) else value
 
 
+def longest_unit(length: timedelta) -> str:
+    """Write a length of time in its largest unit alone, such as `3d`, for a table; a time to come is `0s`."""
+    return duration(timedelta(seconds=max(int(length.total_seconds()), 0))).partition(" ")[0]
+
+
 def duration(length: timedelta) -> str:
     """Write a length of time in its two largest units, such as `3d 4h`; below a minute in seconds with a fraction."""
     seconds = length.total_seconds()

@@ -23,6 +23,7 @@ from wlc.masters.lookup import opened_master
 from wlc.masters.master_state import Wish
 from wlc.masters.publish import publish
 from wlc.masters.running import publish_and_settle
+from wlc.masters.signs import note_flushed
 from wlc.masters.status import status_of
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
     """
     with opened_master(source, storage_options) as (found, database):
         flushed = publish_and_settle(found, database)
+        note_flushed(found, database)
         found.warn_bypassed()
         try_take_due(found, database)
         return flushed
