@@ -183,7 +183,7 @@ def in_columns(
     return Listing(columns, rows, null="-", whole=whole, on_terminal=shown)
 
 
-def _with_units(report: Fields) -> Fields:
+def with_units(report: Fields) -> Fields:
     """Show facts as a person reads them; an empty list of problems says that there are none."""
     there = {name: v for name, v in report.values.items() if not is_absent(v) or isinstance(v, tuple | Mapping)}
     return Fields({label(name): in_words(name, value) for name, value in there.items()})
@@ -204,7 +204,7 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
         if isinstance(report, Listing) and report.on_terminal is not None:
             report = report.on_terminal(list(report.rows))
         elif isinstance(report, Fields):
-            report = report.on_terminal() if report.on_terminal is not None else _with_units(report)
+            report = report.on_terminal() if report.on_terminal is not None else with_units(report)
         if isinstance(report, Listing) and report.elastic:
             _write_fitting(report, out)
         else:
@@ -361,6 +361,7 @@ def _write_fitting(listing: Listing, out: TextIO) -> None:
     console.print(table)
 
 
+_REMEDY = "remedy"
 # How the words of a column `state` look; the word says the same without a colour.
 _STYLES = {
     **dict.fromkeys(("ok", "good", "active"), "green"),
@@ -391,10 +392,14 @@ def _write_rich(report: Fields | Listing, out: TextIO) -> None:
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in report.values.items():
-            table.add_row(Text(printable(name)), Text(printable(_field_text(value))))
+            if name != _REMEDY:
+                table.add_row(Text(printable(name)), Text(printable(_field_text(value))))
     else:
         for name in report.columns:
             table.add_column(Text(printable(name)), overflow="fold")
         for row in report.rows:
             table.add_row(*_styled((printable(text(cell, null=report.null)) for cell in row), report.columns))
     Console(file=out).print(table)
+    if isinstance(report, Fields) and report.values.get(_REMEDY):
+        # A command that a table cuts into lines cannot be copied.
+        print(f"next: {printable(_field_text(report.values[_REMEDY]))}", file=out)

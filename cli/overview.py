@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wlc.farm.clock import format_short, parse_time, utc_now
+from wlc.farm.clock import format_short, parse_time, utc_now, zone_of
 from wlc.farm.errors import ExceededError, InvalidError
 from wlc.farm.human_form import format_bytes, longest_unit
 from wlc.farm.typed_names import is_meant, tables_meant
@@ -105,7 +105,15 @@ def _short(rows: Sequence[Sequence[Any]]) -> Listing:
     """Leave out the batch, write local times and both numbers of rows in one column."""
     times = format_short([row[3] for row in rows])
     return Listing(
-        ("tick", "committed", "user", "what", "object", "rows", "statement"),
+        (
+            "tick",
+            f"committed {zone_of([row[3] for row in rows])}".rstrip(),
+            "user",
+            "what",
+            "object",
+            "rows",
+            "statement",
+        ),
         [
             (tick, time, user, what, name, _counts(added, removed), statement and " ".join(statement.split()))
             for (tick, _, user, _, what, name, added, removed, statement), time in zip(rows, times, strict=True)
@@ -225,10 +233,16 @@ def doctor(
 
     found = wlr.examine(place, farm=farm, storage_options=storage_options(storage_option))
     rows = [(each.check, each.state, each.found, each.remedy) for each in found]
-    yield Listing(CHECKUP_COLUMNS, rows, null="-")
+    yield Listing(CHECKUP_COLUMNS, rows, null="-", on_terminal=_with_remedies)
     if wrong := [each for each in found if each.state == "wrong"]:
         listed = "; ".join(f"{each.check}: {each.found}" for each in wrong)
         raise ExceededError(listed, hint=next((each.remedy for each in wrong if each.remedy), None))
+
+
+def _with_remedies(rows: Sequence[Sequence[Any]]) -> Listing:
+    """Show each command that mends something on a line of its own, so that it can be copied."""
+    notes = [f"{check}: {remedy}" for check, _, _, remedy in rows if remedy]
+    return Listing(CHECKUP_COLUMNS[:3], [row[:3] for row in rows], null="-", notes=notes)
 
 
 def report(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Manifest
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import Source
@@ -112,14 +113,24 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
         return flushed
 
 
-def snapshot(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Manifest:
+def snapshot(
+    source: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
     """Take a new snapshot at the current tick; what waits is published first.
+
+    Args:
+        source: Path or URL of the master.
+        storage_options: As for `flush`.
+        progress: Called with tables copied, tables in all, and what is being done.
 
     Raises:
         UnsupportedError: Something bypassed the capture, so that no tick describes the database.
     """
     with opened_master(source, storage_options) as (found, database):
-        return found.take_snapshot(database, is_first=False)
+        return found.take_snapshot(database, is_first=False, progress=progress)
 
 
 def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> MasterStatus:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
-from wlc.farm.health import Health, Sign, change_health, health_object, sign_of
+from wlc.farm.health import Health, Sign, change_health, health_object, read_health, sign_of
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.store import ConflictError
 from wlc.masters.standing import is_silent
@@ -162,4 +162,5 @@ def note_flushed(source: Publishes, database: FarmDatabase) -> None:
         return replace(health, publisher=sign_of(state.history, _place(source), is_closed=True))
 
     with suppress(FarmError):
-        change_health(database, closed)
+        if read_health(database).publisher is not None:
+            change_health(database, closed)

@@ -111,7 +111,7 @@ def judge(facts: Facts, now: datetime) -> Standing:
     if (found := _of_readers(facts, now)) is not None:
         return replace(found, seen=seen)
     if sign.is_closed:
-        return Standing(QUIET, f"{who} closed {_ago(sign.seen, now)}", None, seen)
+        return Standing(QUIET, f"{who} closed {_ago(seen, now)}", None, seen)
     return Standing(OK, f"{who} is there", None, seen)
 
 

@@ -282,7 +282,7 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         message = f"{member.kind} {member.id} ({member.url}) is behind and does not come further"
         yield Checkup("readers", WRONG, message, look_at(tree, member))
     if not overdue and not tree.stuck:
-        yield Checkup("readers", GOOD, f"{len(found)} registered, nobody is silent for too long or stuck")
+        yield Checkup("readers", GOOD, f"{len(found)} registered, all seen recently, none stuck")
 
 
 def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:
