@@ -73,7 +73,7 @@ def _matching(item: Item, farm: ListedFarm, settings: ServiceSettings) -> Iterat
 
 
 def refuse_missing(settings: ServiceSettings, section: str) -> None:
-    """Refuse an item about a database that its farm does not hold.
+    """Refuse an item about a database that its farm does not hold; a farm without any may begin later.
 
     Raises:
         MissingError: There is none of that name.
@@ -81,5 +81,7 @@ def refuse_missing(settings: ServiceSettings, section: str) -> None:
     """
     item = settings.items[section]
     farm, database = settings.farm_of(item.farm), database_of(item)
-    if farm is not None and database and STAR not in database and "/" not in database:
+    if farm is None or not database or STAR in database or "/" in database:
+        return
+    if database_names(open_store(farm.url, farm.options)):
         open_database(join_url(farm.url, database), storage_options=farm.options).config()
