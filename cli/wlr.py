@@ -16,6 +16,7 @@ from wlc.farm.clock import parse_until
 from wlc.farm.errors import InvalidError
 from wlr.care.replica_settings import place_read
 from wlr.engine.adapters import locate as place_of
+from wlr.engine.adapters import target_at
 from wlr.replay.options import ReplicaOptions
 
 from .checking import COMMANDS as CHECKING_COMMANDS
@@ -43,8 +44,6 @@ from .serving import serve, unit
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from wlr.engine.place import Place
 
 app = new_app(
     "Roll a replica forward from a farm: to the end, to a time, or to a transaction.",
@@ -131,7 +130,7 @@ def _rounds(
 ) -> Iterator[Report]:
     return in_rounds(
         roll_forward,
-        partial(_replicated, place_of(into)),
+        partial(_replicated, into),
         follow=follow,
         has_news=lambda done: done.transactions,
         beat_s=lambda _: wlr.beat(into, storage_options=options),
@@ -140,18 +139,16 @@ def _rounds(
     )
 
 
-_ENGINES = {"duckdb": "DuckDB file", "parquet": "Parquet files in", "postgres": "PostgreSQL database"}
-
-
-def _replicated(place: Place, done: wlr.Replicated) -> Fields:
-    """Report a replication; a person is told what was made where, and from what."""
+def _replicated(into: str, done: wlr.Replicated) -> Fields:
+    """Report a replication; a person reads what was made where, and from what."""
     found = for_person(done, ("is_paused", "anew"))
 
     def shown() -> Fields:
         values = dict(found.on_terminal().values) if found.on_terminal else {}
         made = values.pop("loaded", None), values.pop("snapshot", None)
         origin = {} if done.snapshot is None else {"from": f"snapshot at tick {made[1] or 0} ({made[0] or 0} rows)"}
-        return Fields({"replica": f"{_ENGINES[place.engine]} {place}", **origin, **values})
+        target = target_at(into)
+        return Fields({"replica": f"{target.place}, {target.noun}", **origin, **values})
 
     return Fields(found.values, on_terminal=shown)
 

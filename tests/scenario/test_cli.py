@@ -226,6 +226,34 @@ def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
 
 
 @pytest.mark.slow
+def test_what_cron_runs_says_nothing_unless_something_failed(shell, sales, tmp_path) -> None:
+    farm, copy = tmp_path / "farm", tmp_path / "copy.duckdb"
+    database = farm / "sales"
+    for command in (
+        ("wlr", "replicate", database, "--into", copy),
+        ("wlr", "replicate", database, "--into", tmp_path / "lake"),
+        ("wlc", "flush", sales),
+        ("wlc", "snapshot", sales),
+        ("wlc", "retention", database, "--keep", "30d"),
+        ("wlc", "prune", database),
+        ("wlc", "verify", database),
+        ("wlr", "verify", copy),
+        ("wlr", "drill", database),
+        ("wlc", "ship", database, "--to", tmp_path / "relay"),
+        ("wlr", "feed", database, "--to", tmp_path / "changes.jsonl"),
+        ("wlc", "list", farm, "--check"),
+        ("wlc", "doctor", database),
+    ):
+        assert (shell(*command, "--quiet"), shell.out, shell.err) == (0, "", ""), command
+    damaged = next((farm / "sales" / "wlc_logs").glob("sales_000000000001"))
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"")
+    assert shell("wlc", "list", farm, "--check", "--quiet") == 9
+    assert shell.out == ""
+    assert shell.err.startswith("error: sales is damaged: ")
+
+
+@pytest.mark.slow
 def test_snapshot_stop_and_master_again(shell, sales, tmp_path) -> None:
     assert shell.answer("wlc", "snapshot", sales)["tick"] == 3
     history = shell.answer("wlc", "status", sales)["history"]

@@ -80,6 +80,30 @@ class Health(ForPeople):
     expect_every: Annotated[_Age, JsonKey("expect_every_s")] = timedelta(0)
 
 
+# So many signs may be missing: one that is late, and one that a store refused.
+_MISSING_SIGNS = 3
+
+
+def last_seen(health: Health, clock: datetime | None) -> datetime | None:
+    """Return when a publisher was last there: its last sign, or its last commit."""
+    said = health.publisher.seen if health.publisher else None
+    return max((time for time in (said, clock) if time is not None), default=None)
+
+
+def is_silent(health: Health, clock: datetime | None, now: datetime) -> bool:
+    """Say whether a publisher that has not closed gives no signs any more.
+
+    Args:
+        health: What is known.
+        clock: Time of the last published commit.
+        now: The present.
+    """
+    seen = last_seen(health, clock)
+    if health.publisher is None or health.publisher.is_closed or seen is None or not health.sign_every:
+        return False
+    return now - seen > _MISSING_SIGNS * health.sign_every
+
+
 def _checked(health: Health) -> Health:
     for option, age in (("--sign-every", health.sign_every), ("--expect-every", health.expect_every)):
         if not timedelta(0) <= age <= AGE_MOST:

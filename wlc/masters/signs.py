@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
-from wlc.farm.health import Health, Sign, change_health, health_object, read_health, sign_of
+from wlc.farm.health import Health, Sign, change_health, health_object, is_silent, read_health, sign_of
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.store import ConflictError
-from wlc.masters.standing import is_silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

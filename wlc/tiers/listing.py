@@ -21,8 +21,8 @@ from wlc.farm.store import MissingError, open_store
 from wlc.masters.lookup import resolve
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import DEADLINE
-from wlc.masters.standing import DAMAGED, UNREADABLE, WRONG, Facts, judge, place_of
 from wlc.tiers.overview import members_of
+from wlc.tiers.standing import DAMAGED, UNREADABLE, WRONG, Facts, judge, place_of
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:

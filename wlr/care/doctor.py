@@ -21,8 +21,8 @@ from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.human_form import ForPeople, format_bytes
 from wlc.farm.store.contract import PROBE
-from wlc.masters.standing import IS_STOPPED
 from wlc.tiers.listing import entry_of
+from wlc.tiers.standing import IS_STOPPED
 from wlr.engine.adapters import target_at
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from plotly.offline import get_plotlyjs
 from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import duration, format_bytes, longest_unit
-from wlc.masters.standing import STATES
+from wlc.tiers.standing import STATES
 from wlr.care.doctor import GOOD, VERDICT
 
 if TYPE_CHECKING:

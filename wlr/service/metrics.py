@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.errors import InvalidError
 from wlc.farm.version import __version__
-from wlc.masters.standing import STATES
 from wlc.tiers.listing import entry_of
+from wlc.tiers.standing import STATES
 from wlr.care.replica_status import lag
 from wlr.service.job_states import FAILURE_CLASSES, Observed
 

@@ -122,12 +122,10 @@ def test_times_that_are_shown_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setenv("TZ", zone)
             time.tzset()
             later = NOW + timedelta(days=3)
-            for shown, now in (
-                (format_local(commit), NOW),
-                (*format_short([commit], NOW), NOW),
-                (*format_short([commit], later), later),
-            ):
-                assert commit <= parse_until(shown, now) < commit + timedelta(seconds=1)
+            for shown in (format_local(commit), *format_short([commit], NOW)):
+                assert commit <= parse_until(shown, NOW) < commit + timedelta(seconds=1)
+            (shown,) = format_short([commit], later)
+            assert commit <= parse_until(shown, later) < commit + timedelta(seconds=1)
             assert zone_of([commit]) == {"UTC": "Z", "Asia/Kolkata": "+05:30", "America/New_York": "-05:00"}[zone]
     finally:
         monkeypatch.undo()

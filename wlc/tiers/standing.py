@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.config import STOPPED
+from wlc.farm.health import is_silent, last_seen
 from wlc.farm.human_form import ForPeople, duration
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ OK, QUIET, IS_STOPPED = "ok", "quiet", "stopped"
 UNREADABLE, DAMAGED, FAILING, SILENT, LATE, BEHIND = "unreadable", "damaged", "failing", "silent", "late", "behind"
 WRONG = (UNREADABLE, DAMAGED, FAILING, SILENT, LATE, BEHIND)
 STATES = (*WRONG, IS_STOPPED, QUIET, OK)
-
-# So many signs may be missing: one that is late, and one that a store refused.
-_MISSING_SIGNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +65,6 @@ class Facts:
     health: Health
     damage: str = ""
     stuck: Sequence[str] = field(default=())
-
-
-def last_seen(health: Health, clock: datetime | None) -> datetime | None:
-    """Return when a publisher was last there: its last sign, or its last commit."""
-    said = health.publisher.seen if health.publisher else None
-    return max((time for time in (said, clock) if time is not None), default=None)
-
-
-def is_silent(health: Health, clock: datetime | None, now: datetime) -> bool:
-    """Say whether a publisher that has not closed gives no signs any more.
-
-    Args:
-        health: What is known.
-        clock: Time of the last published commit.
-        now: The present.
-    """
-    seen = last_seen(health, clock)
-    if health.publisher is None or health.publisher.is_closed or seen is None or not health.sign_every:
-        return False
-    return now - seen > _MISSING_SIGNS * health.sign_every
 
 
 def judge(facts: Facts, now: datetime) -> Standing:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from wlc.farm.config import STOPPED, first_config
-from wlc.farm.health import Health, Proof, Sign
-from wlc.masters.standing import STATES, WRONG, Facts, is_silent, judge
+from wlc.farm.health import Health, Proof, Sign, is_silent
+from wlc.tiers.standing import STATES, WRONG, Facts, judge
 
 NOW = datetime(2026, 11, 28, 3, 0, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
