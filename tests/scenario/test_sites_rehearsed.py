@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -56,7 +57,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def rejected(sites: Sites, site: str) -> Counter[tuple[str, str]]:
-    return Counter((str(row.table), row.cause) for row in wlc.exceptions(sites.file(site)))
+    rows = (row for row in wlc.exceptions(sites.file(site)) if row.site == site)
+    return Counter((str(row.table), row.cause) for row in rows)
 
 
 def whole(sites: Sites, site: str) -> int:
@@ -72,10 +74,7 @@ def refuse_another_outcome(sites: Sites, site: str) -> list[wlc.TakenFrom]:
     assert sorted(path.name for path in sites.folder.iterdir()) == files
     assert (rejected(sites, site), whole(sites, site)) == (before, count)
     done = wlc.take(sites.file(site))
-    assert [(each.site, each.transactions, each.rows, each.tick, each.after) for each in done] == [
-        (each.site, each.transactions, each.rows, each.tick, each.after) for each in told
-    ]
-    assert all(each.is_dry_run for each in told)
+    assert [replace(each, is_dry_run=True) for each in done] == told
     assert sum(each.rejected for each in told) == whole(sites, site) - count
     counted: Counter[tuple[str, str]] = Counter()
     for each in (count for log in told for count in log.in_conflict):

@@ -6,6 +6,7 @@ gets a plain answer.
 
 from __future__ import annotations
 
+import os
 import shlex
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import (
         ConflictCounter,
         RejectedRow,
-        RejectionCount,
+        RejectionMark,
+        Rejections,
         SiteStep,
         Succession,
         TakenCount,
@@ -293,8 +294,12 @@ class SiteSource(ABC):
         """Return the counters of what was rejected, ordered by site, rule and name."""
 
     @abstractmethod
-    def rejection_counts(self) -> list[RejectionCount]:
-        """Return how many rows were rejected, ordered by table and cause."""
+    def rejection_mark(self) -> RejectionMark:
+        """Return how much has been rejected until now."""
+
+    @abstractmethod
+    def rejected_since(self, mark: RejectionMark) -> Rejections:
+        """Return what was rejected after a mark."""
 
 
 class Source(ABC):
@@ -495,6 +500,13 @@ def cannot_be_site(shown: str) -> UnsupportedError:
         f"{shown} cannot be one of several sites: only DuckDB files can, PostgreSQL sites do not exist yet",
         hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
     )
+
+
+def refuse_server(source: str | os.PathLike[str]) -> None:
+    """Refuse the URL of a server: only a file can be a site."""
+    scheme, mark, _ = os.fspath(source).partition("://")
+    if mark:
+        raise cannot_be_site(f"a {scheme}:// database")
 
 
 def database_of(

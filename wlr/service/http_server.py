@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 import wlr
 from wlc.farm.errors import FarmError, InvalidError
 from wlr.care.report_page import report_page
-from wlr.service.settings import MasterItem
+from wlr.service.settings import MasterItem, SiteItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -187,8 +187,8 @@ def _pages(settings: ServiceSettings) -> dict[str, _Page]:
     places = set()
     for section, item in settings.items.items():
         farm = settings.farm_of(item.farm)
-        if isinstance(item, MasterItem):
-            # What it is called in its farm, only its server knows.
+        if isinstance(item, MasterItem | SiteItem):
+            # What it is called in its farm, only it knows.
             database, name = item.source, section.partition(".")[2]
             if name in found:
                 continue

@@ -34,6 +34,7 @@ class Done:
         tick: Where the replica, feed, relay or farm stands afterwards; `clock`: the commit time there.
         transactions: Applied or published in this round; `rows`: row images or records; `bytes`: of files.
         facts: What a log line says of it; empty if nothing has changed.
+        rejected: Rows that a site rejected, or of which it learned that others rejected them.
     """
 
     tick: int | None = None
@@ -42,6 +43,7 @@ class Done:
     rows: int = 0
     bytes: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class WorkStanding:
     transactions: int = 0
     rows: int = 0
     bytes: int = 0
+    rejected: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     observed: Observed = Observed()
 
@@ -106,6 +109,7 @@ class WorkStanding:
             transactions=self.transactions + done.transactions,
             rows=self.rows + done.rows,
             bytes=self.bytes + done.bytes,
+            rejected=self.rejected + done.rejected,
         )
 
     def after_failure(self, error: BaseException, now: datetime) -> WorkStanding:

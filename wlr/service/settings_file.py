@@ -30,6 +30,7 @@ from wlc.farm.seal.keys import KINDS, read_key_file
 from wlc.farm.store import open_store
 from wlc.farm.store.options import FILES, recalled, refuse_unknown, remembered
 from wlc.farm.typed_names import alike
+from wlc.masters.contract import refuse_server
 from wlc.masters.running import check_run
 from wlc.tiers.options import RelayOptions
 from wlr.engine.adapters import target_at
@@ -50,6 +51,7 @@ from wlr.service.settings import (
     ReplicaItem,
     ServiceOptions,
     ServiceSettings,
+    SiteItem,
 )
 
 if TYPE_CHECKING:
@@ -262,6 +264,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
         },
     ),
     "masters": (MasterItem, {"source": _place, "farm": _text}),
+    "sites": (SiteItem, {"source": _place, "farm": _text}),
     "replicas": (
         ReplicaItem,
         {
@@ -397,7 +400,7 @@ class _Reading:
         path = (section, name, "farm")
         if item.farm and item.farm not in farms:
             raise self._wrong(path, f"there is no farm {item.farm!r} in this file{_meant(item.farm, farms)}")
-        if not item.farm and len(farms) > 1 and section != "masters":
+        if not item.farm and len(farms) > 1 and section not in ("masters", "sites"):
             raise self._wrong(path[:2], f'must name its farm, as in farm = "{next(iter(farms))}"')
         if not item.farm and not farms and section == "databases":
             raise self._wrong(path[:2], "must be in a farm: add [farms.main] with its url")
@@ -425,12 +428,13 @@ class _Reading:
         """Return an item with paths in it that may be names, too."""
         if isinstance(item, RelayItem) and item.to not in farms:
             item = replace(item, to=self._read((*path, "to"), _place, item.to))
-        if not isinstance(item, MasterItem) and not farms and "/" in item.database:
+        if not isinstance(item, MasterItem | SiteItem) and not farms and "/" in item.database:
             item = replace(item, database=self._read((*path, "database"), _place, item.database))
-        place = getattr(item, "into", None) or getattr(item, "to", None)
+        place = getattr(item, "into", None) or getattr(item, "to", None) or getattr(item, "source", None)
         if place is not None:
             taken = (place, item.database if isinstance(item, RelayItem) else "")
-            self._refuse_taken(taken, path, "into" if isinstance(item, ReplicaItem) else "to")
+            keys = {ReplicaItem: "into", MasterItem: "source", SiteItem: "source"}
+            self._refuse_taken(taken, path, keys.get(type(item), "to"))
         return item
 
     def _refuse_taken(self, taken: tuple[str, ...], path: tuple[str, ...], key: str) -> None:
@@ -494,6 +498,8 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
         yield from _of_database(item)
     elif isinstance(item, MasterItem):
         yield "source", partial(check_run, item.source)
+    elif isinstance(item, SiteItem):
+        yield "source", partial(refuse_server, item.source)
     elif isinstance(item, ReplicaItem):
         yield from _of_replica(item, farm)
     elif isinstance(item, FeedItem):

@@ -25,10 +25,11 @@ import os
 import shlex
 import socket
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb.opening import has_log
 from wlc.farm import json_fields as fields
@@ -36,7 +37,7 @@ from wlc.farm.errors import FencedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -99,6 +100,27 @@ def home_at(path: str) -> Home:
     found = Path(path).resolve()
     stat = found.stat()
     return Home(socket.gethostname(), _boot_id(), str(found), stat.st_dev, stat.st_ino)
+
+
+# An attribute of a master's file: where it publishes. Who cannot open the file can read it; a copy does not have it.
+_PLACE = "user.dbfarm.place"
+
+
+def note_place(file: Path, url: str, options: Mapping[str, Any]) -> None:
+    """Note at a master's file where it publishes, where files have attributes; `options` hold no secrets."""
+    text = json.dumps([url, options])
+    if sys.platform == "linux" and noted_place(str(file)) != (url, options):
+        with suppress(OSError):
+            os.setxattr(file, _PLACE, text.encode())
+
+
+def noted_place(source: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the URL of the folder in which a master's file publishes, and options; None if that is not known."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError):
+            url, options = json.loads(os.getxattr(source, _PLACE))
+            return fields.as_text(url), fields.as_object(options)
+    return None
 
 
 def named_by(path: str) -> Home | None:

@@ -86,6 +86,11 @@ def default_place(source: str) -> tuple[str, str] | None:  # noqa: ARG001 -- a s
     return None
 
 
+def held_place(source: str) -> tuple[str, dict[str, Any]] | None:  # noqa: ARG001 -- many can open it at once
+    """Return None: no process keeps others out of a server."""
+    return None
+
+
 def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:
     """List the tables that get REPLICA IDENTITY FULL when a database becomes a master."""
     with opened(source, tables) as found:
