@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import pytest
@@ -29,9 +29,15 @@ from tests.sites import Sites
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.errors import InvalidError
 from wlc.multi_master.circle import read_circle
+from wlr.service.job_states import Board
+from wlr.service.jobs import works_of
+from wlr.service.metrics import Exposition
+from wlr.service.settings_file import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from wlr.service.jobs import Turn
 
 
 Capture = pytest.CaptureFixture[str]
@@ -610,6 +616,25 @@ def comparable(answer: Any) -> Any:
     if isinstance(answer, dict):
         return {key: value for key, value in answer.items() if key not in ("unpublished", "bypassed")}
     return [{key: value for key, value in row.items() if key not in ("detected", "resubmitted")} for row in answer]
+
+
+@pytest.mark.slow
+def test_a_service_takes_at_sites_and_counts_what_was_rejected(two: Sites, tmp_path: Path) -> None:
+    config, board = tmp_path / "dbfarm.toml", Board()
+    config.write_text("".join(f"[sites.{site}]\nsource = '{two.file(site)}'\n" for site in ("oslo", "rome")))
+    two.write("oslo", "INSERT INTO a VALUES (70, 'seventy', 0), (71, 'seventy-one', 0)")
+    two.exchange()
+    two.write("oslo", "UPDATE a SET x = 7 WHERE id IN (70, 71)")
+    two.write("rome", "UPDATE a SET v = 'rome' WHERE id IN (70, 71)")
+    wlc.flush(two.file("rome"))
+    for work in works_of(read_settings(config)) * 2:
+        done = work.do_round(cast("Turn", None))
+        board.change(work.key, lambda standing, done=done: standing.after(done, utc_now()))
+        assert bool(done.facts) == bool(done.transactions)
+    text = Exposition(board).answer("")[0].decode()
+    counted = re.findall(r'dbfarm_rejected_rows_total{item="(.*?)",work="take"} (.*)', text)
+    assert counted == [("sites.oslo", "2.0"), ("sites.rome", "2.0")]
+    two.refuse_differences("a")
 
 
 @pytest.mark.slow

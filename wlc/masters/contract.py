@@ -6,7 +6,6 @@ gets a plain answer.
 
 from __future__ import annotations
 
-import os
 import shlex
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
@@ -107,6 +107,14 @@ class Remembered:
 
     state: MasterState
     away: FencedError | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingPlace:
+    """The URL of the folder in which a source publishes, and options of its file system that are no secrets."""
+
+    url: str
+    options: Mapping[str, Any]
 
 
 class StuckError(UnsupportedError):
@@ -500,13 +508,6 @@ def cannot_be_site(shown: str) -> UnsupportedError:
         f"{shown} cannot be one of several sites: only DuckDB files can, PostgreSQL sites do not exist yet",
         hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
     )
-
-
-def refuse_server(source: str | os.PathLike[str]) -> None:
-    """Refuse the URL of a server: only a file can be a site."""
-    scheme, mark, _ = os.fspath(source).partition("://")
-    if mark:
-        raise cannot_be_site(f"a {scheme}:// database")
 
 
 def database_of(

@@ -58,7 +58,7 @@ def resolve(
         found = module.look(source)
     except UnavailableError:
         if farm is None and (held := module.held_place(source)) is not None:
-            return open_database(held[0], None, lay_over(held[1], storage_options or {}))
+            return open_database(held.url, None, lay_over(held.options, storage_options or {}))
         if (place := module.default_place(source)) is None:
             raise
         default_farm, name = place

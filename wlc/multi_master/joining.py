@@ -28,7 +28,7 @@ from wlc.farm.store import MissingError, join_url
 from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
 from wlc.masters.claim import claim
-from wlc.masters.contract import database_of, refuse_server
+from wlc.masters.contract import cannot_be_site, database_of
 from wlc.masters.lookup import resolve
 from wlc.masters.master_state import BEGINNING, SiteMembership, Wish
 from wlc.masters.status import status_of
@@ -218,6 +218,13 @@ def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
             except MissingError:
                 return folder
     raise AssertionError
+
+
+def refuse_server(source: str | os.PathLike[str]) -> None:
+    """Refuse the URL of a server: only a file can be a site."""
+    scheme, mark, _ = os.fspath(source).partition("://")
+    if mark:
+        raise cannot_be_site(f"a {scheme}:// database")
 
 
 def _warn_of_sequences(database: FarmDatabase) -> None:

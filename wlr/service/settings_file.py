@@ -30,7 +30,6 @@ from wlc.farm.seal.keys import KINDS, read_key_file
 from wlc.farm.store import open_store
 from wlc.farm.store.options import FILES, recalled, refuse_unknown, remembered
 from wlc.farm.typed_names import alike
-from wlc.masters.contract import refuse_server
 from wlc.masters.running import check_run
 from wlc.tiers.options import RelayOptions
 from wlr.engine.adapters import target_at
@@ -499,7 +498,7 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
     elif isinstance(item, MasterItem):
         yield "source", partial(check_run, item.source)
     elif isinstance(item, SiteItem):
-        yield "source", partial(refuse_server, item.source)
+        yield "source", partial(_refuse_server, item.source)
     elif isinstance(item, ReplicaItem):
         yield from _of_replica(item, farm)
     elif isinstance(item, FeedItem):
@@ -513,6 +512,13 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
     else:
         yield "name", partial(check_database_name, item.name)
         yield from _of_filters(item)
+
+
+def _refuse_server(source: str) -> None:
+    # A service without sites loads nothing of theirs.
+    from wlc.multi_master.joining import refuse_server
+
+    refuse_server(source)
 
 
 def _of_database(item: DatabaseItem) -> Iterator[Check]:

@@ -118,7 +118,9 @@ def test_rows_deleted_on_both_sides_are_reported_and_not_refreshed(connection: d
     window_line(connection, table, "1::INTEGER")
     change(connection, table, 1, -1, "1, 'before'")
     judged = judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
-    assert judged == judging.Judged(has_conflicts=True)
+    assert (judged.lines, judged.refresh, judged.has_conflicts) == (frozenset(), (), True)
+    # The author is told all the same.
+    assert [(row.key, row.old, row.local) for row in judged.rejected] == [({"k": 1}, {"k": 1, "v": "before"}, None)]
     assert [row.cause for row in rejected_rows.read(connection, "memory")] == ["ROW_DOES_NOT_EXIST"]
 
 

@@ -29,15 +29,16 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.opening import has_log
 from wlc.farm import json_fields as fields
 from wlc.farm.errors import FencedError
 from wlc.farm.model import Name
+from wlc.masters.contract import PublishingPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -106,20 +107,19 @@ def home_at(path: str) -> Home:
 _PLACE = "user.dbfarm.place"
 
 
-def note_place(file: Path, url: str, options: Mapping[str, Any]) -> None:
-    """Note at a master's file where it publishes, where files have attributes; `options` hold no secrets."""
-    text = json.dumps([url, options])
-    if sys.platform == "linux" and noted_place(str(file)) != (url, options):
+def note_place(file: Path, place: PublishingPlace) -> None:
+    """Note at a master's file where it publishes, where files have attributes."""
+    if sys.platform == "linux" and noted_place(str(file)) != place:
         with suppress(OSError):
-            os.setxattr(file, _PLACE, text.encode())
+            os.setxattr(file, _PLACE, json.dumps(asdict(place)).encode())
 
 
-def noted_place(source: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the URL of the folder in which a master's file publishes, and options; None if that is not known."""
+def noted_place(source: str) -> PublishingPlace | None:
+    """Return where a master's file publishes; None if that is not known."""
     if sys.platform == "linux":
-        with suppress(OSError, ValueError):
-            url, options = json.loads(os.getxattr(source, _PLACE))
-            return fields.as_text(url), fields.as_object(options)
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(os.getxattr(source, _PLACE))
+            return PublishingPlace(fields.as_text(found["url"]), fields.as_object(found["options"]))
     return None
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.contract import BatchContent, Gathered
+    from wlc.masters.contract import BatchContent, Gathered, PublishingPlace
     from wlc.masters.master_state import MasterState
     from wlc.multi_master.duckdb.duckdb_site import DuckDBSite
 
@@ -93,7 +93,7 @@ def default_place(source: str) -> tuple[str, str] | None:
     return str(path.absolute().parent / "dbfarm"), path.stem
 
 
-def held_place(source: str) -> tuple[str, dict[str, Any]] | None:
+def held_place(source: str) -> PublishingPlace | None:
     """Return what the process that opened the file last has noted at it."""
     return noted_place(source)
 

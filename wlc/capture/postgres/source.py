@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Digest, Manifest, Name
-    from wlc.masters.contract import Gathered
+    from wlc.masters.contract import Gathered, PublishingPlace
     from wlc.masters.master_state import MasterState
 
 _LOCK = 0x6462_6661  # "dbfa"
@@ -86,7 +86,7 @@ def default_place(source: str) -> tuple[str, str] | None:  # noqa: ARG001 -- a s
     return None
 
 
-def held_place(source: str) -> tuple[str, dict[str, Any]] | None:  # noqa: ARG001 -- many can open it at once
+def held_place(source: str) -> PublishingPlace | None:  # noqa: ARG001 -- many can open it at once
     """Return None: no process keeps others out of a server."""
     return None
 
