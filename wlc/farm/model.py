@@ -283,7 +283,7 @@ class RowRejected:
     new: RowImage | None
     local: RowImage | None
     dependent: bool
-    more: Omitted[int] = 0
+    more: Omitted[TickFrom0] = 0
 
 
 # Records with rows in a data file.
