@@ -598,6 +598,8 @@ def test_while_a_program_has_the_file_open_the_farm_answers(two: Sites, capsys: 
             assert hint
             assert run_app(app, "wlc", shlex.split(hint[0])[1:]) == 0
             held.communicate("")
+    with pytest.raises(InvalidError, match="only a site writes rows again"):
+        wlc.resubmit("sales", "rome:1")
     # Anywhere, of the database.
     rows = shown_one(capsys, "exceptions", "sales", "--farm", two.farm)
     assert comparable(rows) == comparable(before["exceptions", two.file("oslo")])

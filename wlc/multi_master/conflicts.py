@@ -402,6 +402,11 @@ def resubmit(
             f"{exception!r} names no exception: give SITE:TICK for a transaction, SITE:TICK:COUNT for a row",
             hint=f"wlc exceptions {source} lists them",
         )
+    if not adapters.is_source(source):
+        raise InvalidError(
+            f"{source} is no file, and only a site writes rows again",
+            hint=f"with the file of the primary, or of site {site}: wlc exceptions FILE --resubmit {exception}",
+        )
     tick, count = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
     with opened_master(source, storage_options) as (found, database):
         rows = found.require_site().resubmit(site, tick, count)

@@ -560,6 +560,8 @@ class _Reading:
 
     def _judged(self, done: TakenFrom, before: RejectionMark) -> TakenFrom:
         """Add what was rejected meanwhile."""
+        if not done.transactions:
+            return done
         found = self.source.require_site().rejected_since(before)
         rules = {each.table: self.circle.rule_of(each.table) for each in found.rows}
         named = (replace(each, rule=rule.rule) if (rule := rules[each.table]) else each for each in found.rows)

@@ -8,6 +8,7 @@ stored. The view of a table has its types, and the column names of MySQL NDB Clu
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.duckdb.verdicts import StepTable
 
 
+_log = logging.getLogger("wlc")
 # Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
 # which it contained all that was told after its rejections.
 LAST_CONFLICT, CONTAINED, LAST_STABLE = "last_conflict_tick", "contained_tick", "last_stable_tick"
@@ -105,7 +107,7 @@ def write(
         "SELECT unnest($1::BIGINT[]) AS line, unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick,"
         " unnest($4::VARCHAR[]) AS author"
     )
-    rejected = connection.execute(
+    inserted = connection.execute(
         f"""
         INSERT INTO {where.schema}.exceptions ({_WRITTEN})
         WITH origins AS ({origins})
@@ -119,16 +121,23 @@ def write(
             ON b.key = r.key AND b.line = r.line AND b._weight = CASE WHEN r.is_read THEN 0 ELSE -1 END
         LEFT JOIN {IMAGES} AS a ON a.key = r.key AND a.line = r.line AND a._weight = 1 AND NOT r.is_read
         LEFT JOIN {PRESENT} AS p ON p.key = r.key AND p.line = r.line
-        WHERE r.place = {place} ORDER BY o.line, r.number
-        RETURNING origin_history, origin_tick, count, key, op_type, cause, pg_type, old, new, local, dependent
+        WHERE r.place = {place}
         """,
         [list(column) for column in zip(*listed, strict=True)],
-    )
-    told = [_told(table.name, *row) for row in rejected.fetchmany(LISTED_MOST)]
-    if more := sum(map(len, iter(lambda: rejected.fetchmany(LISTED_MOST), []))):
-        told[-1] = replace(told[-1], more=more)
+    ).fetchall()
     _create_view(connection, where.catalog, table)
-    return told
+    return _last(connection, where, table.name, int(inserted[0][0]))
+
+
+def _last(connection: duckdb.DuckDBPyConnection, where: Detection, table: Name, count: int) -> list[RowRejected]:
+    """Return so many rows that were written last, which are of one table, as the log lists them."""
+    columns = "origin_history, origin_tick, count, key, op_type, cause, pg_type, old, new, local, dependent"
+    rows = connection.execute(
+        f"SELECT {columns} FROM (SELECT rowid, * FROM {where.schema}.exceptions ORDER BY rowid DESC LIMIT {count})"
+        f" ORDER BY origin_tick, count LIMIT {LISTED_MOST}"
+    ).fetchall()
+    told = [_told(table, *row) for row in rows]
+    return told if count == len(told) else [*told[:-1], replace(told[-1], more=count - len(told))]
 
 
 def _told(table: Name, history: str, tick: int, number: int, key: str, *rest: Any) -> RowRejected:
@@ -152,6 +161,8 @@ def write_told(
         present: The tables that there are.
     """
     prepare(connection, where.catalog)
+    if more := sum(row.more for _, row in told):
+        _log.warning("site %s rejected %s more rows than its log lists: wlc exceptions there", where.site, more)
     rows = [
         (
             *(row.history, row.tick, row.count, row.table.schema, row.table.name, row.op_type, row.cause, row.pg_type),
