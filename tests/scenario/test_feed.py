@@ -798,6 +798,7 @@ def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path:
         wlr.feed(other_name.url, to=str(out))
 
 
+@pytest.mark.slow
 def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
     """The history's first snapshot lies behind the last batch of the former one, which it names in its position."""
     shop = made(tmp_path)
