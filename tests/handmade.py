@@ -68,9 +68,9 @@ class HandmadeFarm:
 
     def __post_init__(self) -> None:
         self.db: FarmDatabase = open_database(f"{self.folder}/{self.name}")
-        schema, self.hand = empty_database()
-        weakref.finalize(self, give_back, schema, self.hand)
-        self._changes = TableChanges(schema, self.hand)
+        self._schema, self.hand = empty_database()
+        weakref.finalize(self, give_back, self._schema, self.hand)
+        self._changes = TableChanges(self._schema, self.hand)
         self.db.create_config(self._config())
 
     @property

@@ -293,7 +293,7 @@ def test_each_file_of_csv_has_the_header_of_all_of_its_lines(tmp_path: Path):
     farm.publish([Rows("t", ("2",))])
     # A layout of which no statement tells.
     farm._schema.execute("ALTER TABLE t ADD COLUMN b INTEGER")
-    farm.layouts = catalogs.tables(farm._schema, "hand")
+    farm.layouts = catalogs.tables(farm._schema, farm.hand)
     farm.publish([Rows("t", ("3, 4",))])
 
     def cells(name: str, **options: Any) -> list[list[list[str]]]:
