@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def every_class(of: type[Exception]) -> list[type[Exception]]:
+_Error = TypeVar("_Error", bound=Exception)
+
+
+def every_class(of: type[_Error]) -> list[type[_Error]]:
     """The class and all below it, wherever the product defines them."""
     for package in (wlc, wlr):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
