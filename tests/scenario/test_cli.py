@@ -250,7 +250,6 @@ def test_repair_publishes_what_was_written_without_capture(shell, sales, tmp_pat
     assert rows(tmp_path / "copy.duckdb") == rows(sales) == [(2, "blue ink"), (7, "smuggled"), (8, "too")]
 
 
-@pytest.mark.slow
 def test_what_changes_nothing_else_answers_in_a_sentence(shell, sales) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     with wlc.connect(sales) as connection:
