@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import duckdb
+from tests.scratch import scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,5 +31,5 @@ OTHER_IMAGES = {
 
 def write_parquet(query: str, file: Path) -> None:
     """Write a query as a Parquet file."""
-    with duckdb.connect() as connection:
+    with scratch() as connection:
         connection.execute(f"COPY ({query}) TO '{file}' (FORMAT parquet)")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from tests.schema_changes import TableChanges
-from tests.scratch import attached, scratch
+from tests.scratch import attached, empty_database, give_back, scratch
 from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm import paths
@@ -69,9 +68,9 @@ class HandmadeFarm:
 
     def __post_init__(self) -> None:
         self.db: FarmDatabase = open_database(f"{self.folder}/{self.name}")
-        self._schema = duckdb.connect()
-        self._schema.execute("ATTACH ':memory:' AS hand; USE hand")
-        self._changes = TableChanges(self._schema, "hand")
+        self._schema, self.hand = empty_database()
+        weakref.finalize(self, give_back, self._schema, self.hand)
+        self._changes = TableChanges(self._schema, self.hand)
         self.db.create_config(self._config())
 
     @property

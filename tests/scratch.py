@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_numbers = itertools.count(1)
+
+
 @functools.cache
-def _instance() -> duckdb.DuckDBPyConnection:
+def _instance(_of: str) -> duckdb.DuckDBPyConnection:
     return duckdb.connect()
 
 
 @contextmanager
 def scratch() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection of its own; its temporary tables and settings end with it."""
-    with _instance().cursor() as connection:
+    with _instance("scratch").cursor() as connection:
         yield connection
+
+
+def empty_database() -> tuple[duckdb.DuckDBPyConnection, str]:
+    """A connection that stands in an empty database in memory, and the database's name; for `give_back` at the end.
+
+    Connections of `scratch` do not list its tables.
+    """
+    name = f"hand_{next(_numbers)}"
+    connection = _instance("empty databases").cursor()
+    connection.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
+    return connection, name
+
+
+def give_back(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Remove a database of `empty_database`."""
+    connection.execute(f"USE memory; DETACH {name}")
+    connection.close()
 
 
 @contextmanager

@@ -6,8 +6,10 @@ tests, `pytest -m slow` the others. Tests that are marked `deep` run only with D
 
 from __future__ import annotations
 
+import functools
 import re
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,6 @@ from tests.postgres.programs import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from _pytest.mark import ParameterSet
     from xdist.remote import Producer
@@ -31,6 +32,10 @@ POSTGRES = "tests/postgres/"
 WHOLE = "tests/spark/"
 QUICK = "not slow"
 QUICK_CPU_S_MAX = 2.0
+ROOT = Path(__file__).parents[1]
+# Tests of such a file share what takes long to make; in the second kind, those with the same value do.
+SHARING_FILE = re.compile(r'scope="(module|session)"|^@(functools\.)?cache$', re.MULTILINE)
+SHARING_BY_VALUE = re.compile(r'scope="module", params=')
 # The whole file is slow; such a file is not even imported for a quick run.
 SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
@@ -57,19 +62,40 @@ def engine_params(engines: Iterable[str]) -> list[ParameterSet]:
     return [pytest.param(name, marks=marks(name)) for name in engines]
 
 
-def group_of(nodeid: str) -> str:
-    """Return what one process runs as a whole: the folder `WHOLE`, or a file."""
-    return WHOLE if nodeid.startswith(WHOLE) else nodeid.partition("::")[0]
+def group_of(nodeid: str, *, is_quick: bool) -> str:
+    """Return what one process runs as a whole: the folder `WHOLE`, what shares fixtures, or a function with its values.
+
+    Quick tests go by file: they are many, and none takes long.
+    """
+    file = nodeid.partition("::")[0]
+    if nodeid.startswith(WHOLE):
+        return WHOLE
+    if is_quick:
+        return file
+    text = _text(file)
+    if SHARING_BY_VALUE.search(text):
+        return file + nodeid[nodeid.find("[") :] if "[" in nodeid else file
+    return file if SHARING_FILE.search(text) else nodeid.partition("[")[0]
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
+def is_quick_run(config: pytest.Config) -> bool:
+    """Whether only quick tests run."""
+    return bool(config.option.markexpr == QUICK)
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Gives each process a group of tests at a time, so that the fixtures of a module are made once.
+    """Gives each process a group of tests at a time, so that shared fixtures are made once, and no process ends late.
 
     The marker `xdist_group` would do the same, but pytest-xdist 3.8 does not hand it to pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+        return group_of(nodeid, is_quick=is_quick_run(self.config))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
@@ -80,7 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files for a quick run from which it has no test."""
-    if config.option.markexpr != QUICK:
+    if not is_quick_run(config):
         return None
     folder = f"{collection_path.relative_to(config.rootpath).as_posix()}/"
     if folder in SERVERS or (folder == POSTGRES and find_program("initdb") is None):
@@ -98,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     done = pieces.passed()
     _leave_out(config, items, [i for i in items if (not pieces.is_deep_run() and _has(i, "deep")) or i.nodeid in done])
     if hasattr(config, "workerinput"):
-        items[:] = _longest_groups_first(items)
+        items[:] = _longest_groups_first(items, is_quick=is_quick_run(config))
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:
@@ -111,11 +137,11 @@ def _has(item: pytest.Item, marker: str) -> bool:
     return item.get_closest_marker(marker) is not None
 
 
-def _longest_groups_first(items: list[pytest.Item]) -> list[pytest.Item]:
+def _longest_groups_first(items: list[pytest.Item], *, is_quick: bool) -> list[pytest.Item]:
     """Sort groups of tests: the processes end at about the same time when short groups come last."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        groups.setdefault(group_of(item.nodeid), []).append(item)
+        groups.setdefault(group_of(item.nodeid, is_quick=is_quick), []).append(item)
 
     def length(name: str) -> tuple[bool, int, int]:
         return name == WHOLE, sum(_has(item, "slow") for item in groups[name]), len(groups[name])

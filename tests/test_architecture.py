@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("wlc", "wlr", "cli")
@@ -135,6 +135,16 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(file)))
+
+
+@functools.cache
+def imports_in(file: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    return tuple(node for node in nodes_of(file) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def relative(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
@@ -148,15 +158,15 @@ def modules() -> dict[str, Path]:
     return {module_of(file): file for file in sources()}
 
 
-def imports(tree: ast.AST) -> list[Import]:
+def imports(nodes: Sequence[ast.AST]) -> list[Import]:
     typing_only = {
         inner
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -172,7 +182,7 @@ def imports(tree: ast.AST) -> list[Import]:
 
 @functools.cache
 def imports_of(file: Path) -> tuple[Import, ...]:
-    return tuple(imports(tree_of(file)))
+    return tuple(imports(nodes_of(file)))
 
 
 @functools.cache
@@ -194,15 +204,12 @@ def only_leads_on(file: Path, package: str) -> bool:
     """Say whether everything that `file` takes from a package is one of its modules."""
     taken = [
         f"{package}.{alias.name}"
-        for node in ast.walk(tree_of(file))
+        for node in imports_in(file)
         if isinstance(node, ast.ImportFrom) and node.module == package
         for alias in node.names
     ]
     is_imported_itself = any(
-        alias.name == package
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.Import)
-        for alias in node.names
+        alias.name == package for node in imports_in(file) if isinstance(node, ast.Import) for alias in node.names
     )
     return not is_imported_itself and all(name in modules() for name in taken)
 
@@ -211,13 +218,17 @@ def is_below(module: str, folder: str) -> bool:
     return f"{module}.".startswith(f"{folder}.")
 
 
+def nodes_in(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
 def test_there_is_something_to_check() -> None:
     assert len(sources()) > 100
 
 
 def test_imports_are_found_wherever_they_stand() -> None:
     text = "if TYPE_CHECKING:\n    import a.b\ndef f():\n    from c import d\n"
-    assert [(i.module, i.at_runtime) for i in imports(ast.parse(text))] == [("a.b", False), ("c", True), ("c.d", True)]
+    assert [(i.module, i.at_runtime) for i in imports(nodes_in(text))] == [("a.b", False), ("c", True), ("c.d", True)]
 
 
 def test_every_folder_is_a_package() -> None:
@@ -403,10 +414,10 @@ ENGINE_NAME = re.compile(r"(is_|as_)?(postgres|parquet)(_\w+)?|is_duckdb|\w+_(po
 ENGINE_TEXT = re.compile(r"(postgres|postgresql|duckdb|parquet)(://)?")
 
 
-def engines_named(tree: ast.AST) -> Iterator[str]:
+def engines_named(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Imports, identifiers and texts that choose by engine. Comments, messages, SQL and private names may name one."""
-    yield from (found.module for found in imports(tree) if ENGINE_IMPORT.match(found.module))
-    for node in ast.walk(tree):
+    yield from (found.module for found in imports(nodes) if ENGINE_IMPORT.match(found.module))
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and ENGINE_TEXT.fullmatch(node.value):
             yield repr(node.value)
         named = [getattr(node, field, None) for field in ("id", "attr", "arg", "name")]
@@ -419,7 +430,7 @@ def engines_named(tree: ast.AST) -> Iterator[str]:
 
 def test_engines_named_are_found() -> None:
     text = "from wlr.engine.postgres import x\nif place.is_parquet or kind == 'duckdb': run('COPY TO PARQUET')\n"
-    assert {"'duckdb'", "is_parquet", "wlr.engine.postgres"} <= set(engines_named(ast.parse(text)))
+    assert {"'duckdb'", "is_parquet", "wlr.engine.postgres"} <= set(engines_named(nodes_in(text)))
 
 
 @pytest.mark.slow
@@ -430,13 +441,13 @@ def test_engines_are_named_in_one_place() -> None:
         if file.name != "adapters.py"
         and not relative(file).startswith(ENGINE_FOLDERS)
         and relative(file) not in NAMES_AN_ENGINE
-        and (named := set(engines_named(tree_of(file))))
+        and (named := set(engines_named(nodes_of(file))))
     }
     assert offenders == {}
 
 
 def test_files_that_may_name_an_engine_do() -> None:
-    assert [name for name in NAMES_AN_ENGINE if not any(engines_named(tree_of(ROOT / name)))] == []
+    assert [name for name in NAMES_AN_ENGINE if not any(engines_named(nodes_of(ROOT / name)))] == []
 
 
 # What a schema statement did is in its effects. Its text is for engines to run, and for people to read.
@@ -477,7 +488,7 @@ def test_only_these_touch_the_text_of_a_statement() -> None:
     touching = {
         relative(file)
         for file in sources()
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Attribute) and node.attr in ("statement", "original")
     }
     assert touching == TOUCHES_STATEMENTS.keys()
@@ -564,7 +575,7 @@ def test_state_has_fields() -> None:
     offenders = [
         f"{relative(file)}: {ast.unparse(node)}"
         for file in sources()
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Subscript)
         and isinstance(node.slice, ast.Constant)
         and isinstance(node.slice.value, str)
@@ -582,7 +593,7 @@ def test_compare_and_swap_is_written_once() -> None:
         relative(file)
         for file in sources()
         if not relative(file).startswith("wlc/farm/store/")
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Call) and re.search(r"(^|[._])store(\(\))?\.replace$", ast.unparse(node.func))
     }
     assert homes == {"wlc/farm/versioned.py"}
@@ -696,7 +707,7 @@ def test_every_function_does_one_thing() -> None:
     lengths = {
         f"{relative(file)}: {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
         for file in sources()
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX} == {}

@@ -101,6 +101,7 @@ def test_types_are_those_of_the_functions(told: dict[int, str]) -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 def test_wrong_calls_are_found(told: dict[int, str]) -> None:
     wrong = {number: line.partition("  # error: ")[2] for number, line in enumerate(SNIPPET.splitlines(), 1)}
     wrong = {number: code for number, code in wrong.items() if code}

@@ -151,6 +151,7 @@ def test_second_first_replication_leaves_with_75_and_one_line(farm: str, tmp_pat
     assert half.exists(), "the other one's work was taken away"
 
 
+@pytest.mark.slow
 def test_target_that_was_made_meanwhile_is_in_use_and_not_in_the_way(farm: str, tmp_path: Path, capsys, monkeypatch):
     """Looked for before the other run put it in place, found while that goes on writing to it."""
     target = tmp_path / "replica.duckdb"

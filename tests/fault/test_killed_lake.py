@@ -369,6 +369,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_folder_without_a_pointer(hand: HandmadeFarm, lake: Path) -> None:
     """It looks as if a run had died while it made the replica, which is made anew, unless something else is there."""
     (lake / "wlr.pointer").unlink()
@@ -393,6 +394,7 @@ def test_farm_is_no_place_for_a_replica(hand: HandmadeFarm) -> None:
     assert sorted(hand.folder.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_failed_step_leaves_no_files(hand: HandmadeFarm, lake: Path) -> None:
     hand.publish(["CREATE TABLE u (a INTEGER)", Rows("u", ("1",)), Rows("t", ("3, 'c'",), ("9, 'z'",))])
     for _ in range(2):

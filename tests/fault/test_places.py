@@ -196,6 +196,7 @@ def test_farm_cannot_be_written_to(source: Path, farm: Path, tmp_path: Path, mon
         assert wlr.replicate(into=replica).tick == tick + 1
 
 
+@pytest.mark.slow
 def test_commits_go_on_without_space_for_temporary_files(source: Path, farm: Path, monkeypatch, tmp_path: Path):
     wlc.beat(source, 0)
     with wlc.connect(source) as connection:

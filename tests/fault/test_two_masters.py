@@ -178,6 +178,7 @@ def test_a_master_whose_fence_is_gone_writes_again(source: Path, farm: str):
     assert published_contents(farm) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_the_command_that_meets_the_fence_says_what_to_type(
     source: Path, farm: str, capsys: pytest.CaptureFixture[str]
 ):
@@ -246,6 +247,7 @@ def test_a_moved_master_goes_on(source: Path, farm: str):
     assert published_contents(farm) == file_contents(source)
 
 
+@pytest.mark.slow
 def test_a_master_and_its_farm_are_moved_together(tmp_path: Path):
     source, moved = tmp_path / "old" / "bank.duckdb", tmp_path / "new" / "bank.duckdb"
     source.parent.mkdir()

@@ -135,6 +135,7 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_written(farm: Handma
     assert replicas(farm.db) == []
 
 
+@pytest.mark.slow
 def test_only_what_a_replica_of_some_tables_needs_is_taken(farm: HandmadeFarm, app: Path) -> None:
     run(app, "CREATE TABLE u (mine INTEGER); INSERT INTO u VALUES (42)")
     assert wlr.replicate(farm.url, into=app, adopt=True, ignore=["u"]).tick == 5

@@ -281,6 +281,7 @@ def test_script(tmp_path: Path, name: str) -> None:
     compare(tmp_path, [lambda c, text=text: rows(c, text) for text in script])
 
 
+@pytest.mark.slow
 def test_calls(tmp_path: Path) -> None:
     compare(
         tmp_path,
@@ -326,6 +327,7 @@ def test_another_cursor_changes_the_schema_after_begin(tmp_path: Path, reads: bo
     compare(tmp_path, [lambda c, texts=texts: run(c, *texts) for texts in BESIDE])
 
 
+@pytest.mark.slow
 def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path) -> None:
     def run(connection: Any, text: str) -> None:
         with connection.cursor() as other:
@@ -460,6 +462,7 @@ def test_connections_of_one_process_agree_on_mode_and_settings(tmp_path: Path) -
             assert wlc.status(source).bypassed == {}
 
 
+@pytest.mark.slow
 def test_a_master_cut_off_from_files_is_published(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(str(source)) as connection:

@@ -164,6 +164,7 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(waiting: Path) -> None
     assert_published(waiting)
 
 
+@pytest.mark.slow
 def test_what_a_process_left_that_died_while_it_packed_is_removed(waiting: Path) -> None:
     left = waiting.parent / f"{packed.prefix(waiting)}abcdefgh"
     left.mkdir()

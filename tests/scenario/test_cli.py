@@ -137,6 +137,7 @@ def test_farm_comes_from_the_environment(shell, sales, tmp_path, monkeypatch) ->
     assert shell("wlr", "replicate", "sales", "--into", "copy.duckdb") == 0
 
 
+@pytest.mark.slow
 def test_a_source_knows_its_farm_whatever_the_environment_says(shell, sales, tmp_path, monkeypatch) -> None:
     duckdb.connect("young.duckdb").close()
     # Another database of the same name, which has published nothing yet.
@@ -327,6 +328,7 @@ def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
     assert rows(tmp_path / "copy.duckdb") == rows(sales)
 
 
+@pytest.mark.slow
 def test_prune_keeps_what_a_registered_replica_needs(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "slow.duckdb", "--tick", 1) == 0
     assert shell("wlc", "snapshot", sales) == 0
@@ -474,6 +476,7 @@ def test_farm_may_be_given_relative_to_where_one_is(shell, tmp_path, monkeypatch
     assert shell("wlr", "replicate", "--into", "../copy.duckdb") == 0, shell.err
 
 
+@pytest.mark.slow
 def test_stop_behind_the_replica_takes_it_back(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell("wlr", "replicate", "--into", "copy.duckdb", "--tick", 1) == 0
@@ -636,6 +639,7 @@ def test_help_lists_every_command_once_by_task(shell, program) -> None:
     assert sorted(listed) == sorted(name.replace("_", "-") for name in known)
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_and_options(tmp_path) -> None:
     script = """
         source <("$1/wlc" --show-completion bash)

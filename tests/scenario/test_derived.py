@@ -113,6 +113,7 @@ def test_the_derived_database_is_what_passes_at_every_tick(
     check()
 
 
+@pytest.mark.slow
 def test_rows_that_are_kept_back_are_in_no_byte(tmp_path: Path, key: Path) -> None:
     farm = HandmadeFarm(tmp_path / "farm")
     farm.publish(

@@ -293,7 +293,7 @@ def test_each_file_of_csv_has_the_header_of_all_of_its_lines(tmp_path: Path):
     farm.publish([Rows("t", ("2",))])
     # A layout of which no statement tells.
     farm._schema.execute("ALTER TABLE t ADD COLUMN b INTEGER")
-    farm.layouts = catalogs.tables(farm._schema, "hand")
+    farm.layouts = catalogs.tables(farm._schema, farm.hand)
     farm.publish([Rows("t", ("3, 4",))])
 
     def cells(name: str, **options: Any) -> list[list[list[str]]]:
@@ -798,6 +798,7 @@ def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path:
         wlr.feed(other_name.url, to=str(out))
 
 
+@pytest.mark.slow
 def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
     """The history's first snapshot lies behind the last batch of the former one, which it names in its position."""
     shop = made(tmp_path)

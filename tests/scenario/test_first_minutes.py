@@ -151,6 +151,7 @@ def test_a_copy_that_lost_its_place_is_not_told_to_flush(farm: Path, capsys) -> 
     assert mistake(capsys, "wlc flush sales.duckdb")[2] == hint
 
 
+@pytest.mark.slow
 def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys, monkeypatch) -> None:
     replicate = "wlr replicate sales --into c2.duckdb"
     for pattern, meant in (("nope*", ""), ("main.order", "Did you mean main.orders? ")):

@@ -218,6 +218,7 @@ def test_long_statements_are_refused(checked: Callable[[str], str]) -> None:
     assert "characters" in checked(f"CREATE TABLE x (a VARCHAR DEFAULT '{'x' * (1 << 20)}')")
 
 
+@pytest.mark.slow
 def test_a_statement_is_stopped_after_its_time(checked: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT_VARIABLE, "0.3")
     assert checked("CREATE VIEW v0 AS SELECT 1 AS a") == ""

@@ -110,6 +110,7 @@ def test_nothing_but_names_can_be_read_without_the_key(
     assert wlc.prune(farm_of(source), keep_for="0s", storage_options=encryption).delete_snapshots
 
 
+@pytest.mark.slow
 def test_master_does_not_forget_that_it_encrypts(
     source: Path, tmp_path: Path, encryption: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +281,7 @@ def take_signature_off(manifest: Path) -> None:
     manifest.write_bytes(body + b',"sha256":"' + sealed(body).splitlines()[-1][11:-2] + b'"}\n')
 
 
+@pytest.mark.slow
 def test_newest_snapshot_that_verifies_is_the_beginning(source: Path, tmp_path: Path, signing: dict[str, Any]) -> None:
     wlc.master(source, storage_options=signing)
     write(source, "INSERT INTO t VALUES (3, 'a')")

@@ -60,6 +60,7 @@ def test_views_are_those_of_a_tick(tmp_path: Path, capsys: pytest.CaptureFixture
     assert wlr.attach(lake, into).tick == 4
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     farm, lake, copy = HandmadeFarm(tmp_path / "farm"), tmp_path / "lake", tmp_path / "copy.duckdb"
     farm.publish(["CREATE TABLE t (i INTEGER)", Rows("t", ("1",))], ["CREATE TABLE u (i INTEGER)"])

@@ -86,6 +86,7 @@ def test_renamed_dropped_and_made_again(farm: HandmadeFarm, lake: Path) -> None:
     check_open(lake)
 
 
+@pytest.mark.slow
 def test_table_that_was_renamed_before_is_open_from_the_next_step_on(farm: HandmadeFarm, tmp_path: Path) -> None:
     farm.publish(["ALTER TABLE t RENAME TO u"])
     wlr.replicate(farm.url, into=(lake := tmp_path / "lake"), tick=1, engine="local")

@@ -234,6 +234,7 @@ def test_mistakes_say_what_to_type(tmp_path: Path, arguments: dict[str, Any], sa
     assert hint in str(refused.value.hint)
 
 
+@pytest.mark.slow
 def test_a_place_that_is_nothing_and_a_moment_that_was_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WLC_FARM", raising=False)
     path = tmp_path / "shop.duckdb"

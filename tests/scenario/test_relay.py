@@ -138,6 +138,7 @@ def test_nothing_new_costs_the_same_requests_at_any_length_of_the_log(shop: Shop
     assert costs[0] == costs[1] == ["exists", "exists", "read_versioned", "read_versioned", "read_versioned", "replace"]
 
 
+@pytest.mark.slow
 def test_without_its_key_an_encrypted_farm_is_copied_unread(tmp_path: Path):
     keys.add_key(tmp_path / "farm.key", "encryption")
     secret = {"encryption_key_file": str(tmp_path / "farm.key")}
@@ -197,6 +198,7 @@ class KilledError(Exception):
     """Stands for the end of a process."""
 
 
+@pytest.mark.slow
 def test_a_first_copy_that_is_killed_anywhere_is_completed(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     shop.write("INSERT INTO t VALUES (100, 'x')")
     wlc.snapshot(shop.source)
@@ -272,6 +274,7 @@ def test_a_lost_batch_is_a_gap_and_the_relay_stays(shop: Shop):
     assert shop.objects(shop.relay) == before
 
 
+@pytest.mark.slow
 def test_a_relay_of_a_snapshot_alone_takes_no_other_past(tmp_path: Path):
     shop = Shop(tmp_path, "memory://alone", "memory://alone-relay")
     with duckdb.connect(str(shop.source)) as connection:
@@ -371,6 +374,7 @@ def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
         shop.ship()
 
 
+@pytest.mark.slow
 def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shop.ship()
     shop.write("INSERT INTO t VALUES (100, 'x')")

@@ -450,6 +450,7 @@ def test_dry_run_tells_and_touches_nothing(farm: HandmadeFarm, into: Path) -> No
     assert wlr.tick(into) == 6
 
 
+@pytest.mark.slow
 def test_farm_that_is_no_folder(tmp_path: Path, into: Path) -> None:
     """Files are downloaded then, and the engine, which may read few folders, still has to reach them."""
     farm = HandmadeFarm("memory://far")

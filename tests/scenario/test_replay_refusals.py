@@ -323,7 +323,7 @@ def test_guards_do_not_hinder_schema_changes_and_survive_them(
     farm: HandmadeFarm, into: Path, statement: str, table: str
 ) -> None:
     farm.publish(["CREATE TABLE t (id INTEGER, v VARCHAR)"], [Rows("t", rows(1))])
-    ddl = farm.ddl(statement)
+    ddl = farm.ddl(statement.replace("hand", farm.hand))
     farm.publish([replace(ddl, statement=statement.replace("hand", "sales"))])
     wlr.replicate(farm.url, into=into)
     assert wlr.tick(into) == 3

@@ -325,6 +325,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(tmp_path: Path, ke
         assert not into.exists()
 
 
+@pytest.mark.slow
 def test_a_later_reference_stops_the_replay_and_the_hints_help(tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), tmp_path / "copy.duckdb"
     farm.publish(["CREATE TABLE parent (id INTEGER PRIMARY KEY)", Rows("parent", added=("1", "2"))])
@@ -342,6 +343,7 @@ def test_a_later_reference_stops_the_replay_and_the_hints_help(tmp_path: Path) -
         wlr.replicate(into=other)
 
 
+@pytest.mark.slow
 def test_filters_and_key_stay_as_they_were(tmp_path: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), str(tmp_path / "copy.duckdb")
     farm.publish(["CREATE TABLE users (id INTEGER PRIMARY KEY, name VARCHAR, email VARCHAR)"])
@@ -402,6 +404,7 @@ def test_an_accepted_transaction_leaves_no_hidden_values(tmp_path: Path) -> None
         wlr.retry(into)
 
 
+@pytest.mark.slow
 def test_a_condition_that_fails_for_a_row_tells_no_value(tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), tmp_path / "copy.duckdb"
     farm.publish(["CREATE TABLE t (k INTEGER, v VARCHAR)", Rows("t", added=("1, '7'",))])

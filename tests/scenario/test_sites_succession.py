@@ -14,6 +14,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
+from tests.fault.processes import wants_all
 from tests.sites import Sites, counted
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.masters.publish import publish
@@ -363,9 +364,10 @@ def test_what_a_round_failed_with_is_named_though_nothing_can_be_read(three: Sit
 
 
 @pytest.mark.slow
-def test_x3_roles_are_swapped_four_times(three: Sites) -> None:
+def test_x3_roles_are_swapped_and_swapped_back(three: Sites) -> None:
     """role_var and epoch: conflicts are decided for whoever is the primary then, and all end equal."""
-    for number, (winner, loser) in enumerate([("rome", "oslo"), ("oslo", "rome")] * 2):
+    swaps = [("rome", "oslo"), ("oslo", "rome")] * (2 if wants_all() else 1)
+    for number, (winner, loser) in enumerate(swaps):
         hand_over(three, winner)
         three.take(winner)
         three.exchange()
@@ -380,7 +382,7 @@ def test_x3_roles_are_swapped_four_times(three: Sites) -> None:
         assert (10 + number, winner) in three.rows("paris", "e")
         assert len(causes(three, winner)) - before == (3 if number in (1, 2, 3) else 2)
     circle = read_circle(three.log("oslo"))
-    assert (circle.term, circle.primary) == (5, "oslo")
+    assert (circle.term, circle.primary) == (1 + len(swaps), "oslo")
 
 
 @pytest.mark.slow

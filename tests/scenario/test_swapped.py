@@ -192,6 +192,7 @@ def test_what_is_in_no_log_is_in_both_files(farm: HandmadeFarm, into: Path) -> N
     assert [each.position.tick for each in replicas(farm.db) if each.position] == [farm.tick]
 
 
+@pytest.mark.slow
 def test_tables_of_the_owner_and_a_disk_without_room_are_refused(
     farm: HandmadeFarm, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,6 +276,7 @@ def test_defect_a_many_who_claim_at_once_get_no_more_slots_than_there_are(town: 
     assert len({found for found in got if found[1] is not None}) == 5
 
 
+@pytest.mark.slow
 def test_a_feed_chooses_switches_and_is_pinned_as_replicas_are(two_relays: Town) -> None:
     town, out = two_relays, two_relays.folder / "out.jsonl"
 
@@ -432,6 +433,7 @@ def test_defect_d_pruning_of_each_place_waits_for_its_own_children(own: Town) ->
     assert wlc.prune("shop", farm=f"{town.root}/a", keep_for="0s").keep_batches == (5, 6)
 
 
+@pytest.mark.slow
 def test_an_hour_is_kept_for_readers_that_began(own: Town) -> None:
     town = own
     wlc.snapshot(town.master)

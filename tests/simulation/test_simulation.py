@@ -143,7 +143,7 @@ def _anybody(*_: object, **__: object) -> None:
         (star, publish, "_present_batch", _forget_what_was_published),
         (mesh, missing_steps, "expanded", _take_everything),
         pytest.param(owned, prune, "children", _no_children, marks=pytest.mark.slow),
-        (tree, choice, "exclusion", _anybody),
+        pytest.param(tree, choice, "exclusion", _anybody, marks=pytest.mark.slow),
     ],
     ids=["publish", "take", "retention", "choose"],
 )

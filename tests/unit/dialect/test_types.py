@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from tests.sampling import sampled
+from tests.scratch import empty_database, give_back
 from wlc.dialect.duckdb import catalog
 from wlc.dialect.sql import quote
 from wlc.dialect.types import TABLE, DigestText, load_sql, parse, storage_type, store_sql
@@ -120,10 +121,16 @@ WRAPS = ["[{0}, NULL]", "[{0}, NULL]", "{{'x': {0}, 'y': 1}}", "MAP {{1: {0}, 2:
 
 @pytest.fixture
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect(":memory:") as opened:
-        # A zone with daylight saving would show values that pass through local time.
-        opened.execute("SET TimeZone = 'Europe/Amsterdam'")
-        yield opened
+    opened, name = empty_database()
+    # A zone with daylight saving would show values that pass through local time.
+    opened.execute("SET TimeZone = 'Europe/Amsterdam'")
+    yield opened
+    give_back(opened, name)
+
+
+def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
+    ((database,),) = connection.execute("SELECT current_database()").fetchall()
+    return catalog.tables(connection, database)[Name("main", table)].columns
 
 
 def differences(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[tuple[object, ...]]:
@@ -137,7 +144,7 @@ def differences(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[tup
 
 
 def changed(connection: duckdb.DuckDBPyConnection, folder: Path, parquet: str) -> list[tuple[object, ...]]:
-    (column,) = catalog.tables(connection, "memory")[Name("main", "t")].columns
+    (column,) = columns_of(connection, "t")
     file = folder / "t.parquet"
     connection.execute(f"COPY (SELECT rowid AS r, {store_sql(column)} AS v FROM t) TO '{file}' ({parquet})")
     stored = connection.execute(f"SELECT typeof(v), typeof(NULL::{storage_type(column.type)}) FROM '{file}'").fetchone()
@@ -193,7 +200,7 @@ def test_every_type_survives_inside_another(
 @pytest.mark.slow
 def test_all_types_that_duckdb_lists_survive(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     connection.execute("CREATE TABLE every AS SELECT * FROM test_all_types()")
-    columns = catalog.tables(connection, "memory")[Name("main", "every")].columns
+    columns = columns_of(connection, "every")
     for column in columns:
         connection.execute(f"CREATE OR REPLACE TABLE t AS SELECT {quote(column.name)} AS v FROM every")
         assert differences(connection, tmp_path) == [], column
@@ -211,7 +218,7 @@ def test_every_name_of_a_type_is_known_as_duckdb_shows_it(connection: duckdb.Duc
         # Nested ones have members, which are tried above.
         with suppress(duckdb.Error):
             connection.execute(f"CREATE OR REPLACE TABLE t (v {name})")
-            (column,) = catalog.tables(connection, "memory")[Name("main", "t")].columns
+            (column,) = columns_of(connection, "t")
             try:
                 parse(column.type)
             except UnsupportedError:

@@ -44,6 +44,7 @@ def listed(connection: Connection | duckdb.DuckDBPyConnection, query: str) -> li
         return []
 
 
+@pytest.mark.slow
 def test_only_the_schema_wlc_differs(tmp_path: Path) -> None:
     path = tmp_path / "memory.duckdb"
     wlc.master(path, farm="memory://listings", name=tmp_path.name, beat_s=3600, create=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 from tests.data_files import OTHER_IMAGES, write_parquet
+from tests.scratch import scratch
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Column, DataFile, Layout, Name, TableFile
 from wlr.replay.fold.data_check import refuse_other_images
@@ -27,7 +27,7 @@ def check(files: list[Path], added: int) -> None:
     reads = [Read(TableFile(DataFile(name, 1, 1, "0"), Name("main", "t"), LAYOUT), 2, 2) for name in names]
     change = TableChange(Name("main", "t"), tuple(reads), added, 0)
     local = dict(zip(names, map(str, files), strict=True))
-    with duckdb.connect() as connection:
+    with scratch() as connection:
         refuse_other_images(connection, change, sources(change, lambda read: local[read.file.file.path]))
 
 

@@ -98,7 +98,7 @@ def test_tables_of_a_step_are_one_job(tmp_path: Path, texts: list[str], into: st
     assert (lake_contents(replica) if into == "lake" else file_contents(replica)) == file_contents(master)
 
 
-@pytest.mark.parametrize("into", ["lake", "copy.duckdb"])
+@pytest.mark.parametrize("into", [pytest.param("lake", marks=pytest.mark.slow), "copy.duckdb"])
 def test_table_at_fault_is_named_among_many(tmp_path: Path, texts: list[str], into: str) -> None:
     farm = HandmadeFarm(tmp_path / "farm")
     farm.publish([f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)" for name in "abc"])

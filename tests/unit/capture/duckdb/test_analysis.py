@@ -5,6 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
+from tests.scratch import scratch
 from wlc.capture.duckdb.analysis import (
     AppendEffect,
     BeginEffect,
@@ -25,7 +26,7 @@ from wlc.dialect.duckdb.lexer import words
 
 
 def effect(text: str) -> Effect:
-    with duckdb.connect() as connection:
+    with scratch() as connection:
         (statement,) = connection.extract_statements(text)
     return analyse(statement.query, statement.type.name)
 

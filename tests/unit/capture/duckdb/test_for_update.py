@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.scratch import scratch
 from wlc.capture.duckdb import for_update
 from wlc.capture.duckdb.for_update import FOR_SHARE, FOR_UPDATE
 
 
 def statements(text: str) -> tuple[tuple[str, str], ...] | None:
-    with duckdb.connect() as connection:
+    with scratch() as connection:
         return for_update.statements(text, connection.extract_statements, lambda statement: str(statement.type.name))
 
 

@@ -83,7 +83,13 @@ def fill(connection: duckdb.DuckDBPyConnection, count: int, odd: float) -> None:
 ALTER = Ddl("ALTER TABLE", TABLES[2].name, "ALTER TABLE t2 ADD COLUMN c INTEGER", layout=LAYOUT, digest=Digest(3, 4))
 
 
-@pytest.fixture(params=[(300, 0.0), (300, 0.01), (60, 0.5)], ids=["plain", "with others", "mostly others"])
+@pytest.fixture(
+    params=[
+        pytest.param((300, 0.0), id="plain"),
+        pytest.param((300, 0.01), id="with others", marks=pytest.mark.slow),
+        pytest.param((60, 0.5), id="mostly others", marks=pytest.mark.slow),
+    ]
+)
 def filled(request: pytest.FixtureRequest) -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         fill(connection, *request.param)

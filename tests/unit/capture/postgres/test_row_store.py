@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
+
 from wlc.capture.postgres.row_store import MEMORY_VARIABLE, RowDatabase, RowStore
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_the_next_store_uses_the_database_of_the_last_one(tmp_path: Path) -> None:
@@ -24,6 +24,7 @@ def test_the_next_store_uses_the_database_of_the_last_one(tmp_path: Path) -> Non
         assert found == [(str(tmp_path / "2"),)]
 
 
+@pytest.mark.slow
 def test_a_database_that_has_used_the_disk_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MEMORY_VARIABLE, "64MB")
     first = tmp_path / "first"
