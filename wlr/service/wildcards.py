@@ -23,13 +23,9 @@ PLACEHOLDER = "{database}"
 
 def database_of(item: Item) -> str:
     """Return the database that an item names, or the pattern of several; "" for a master or a site."""
-    return (
-        item.name
-        if isinstance(item, DatabaseItem)
-        else ""
-        if isinstance(item, MasterItem | SiteItem)
-        else item.database
-    )
+    if isinstance(item, MasterItem | SiteItem):
+        return ""
+    return item.name if isinstance(item, DatabaseItem) else item.database
 
 
 def named(section: str, item: Any, database: str) -> tuple[str, Item]:
