@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 import wlc
 import wlr
-from wlc.farm.clock import parse_time
+from wlc.farm.clock import parse_until
 from wlc.farm.errors import InvalidError
 from wlr.care.replica_settings import place_read
 from wlr.engine.adapters import locate as place_of
@@ -34,7 +35,7 @@ from .options import (
     takes,
     typed,
 )
-from .output import Lines, Listing, Report, record
+from .output import Fields, Lines, Listing, Report, for_person, record
 from .progress import working
 from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
@@ -42,6 +43,8 @@ from .serving import serve, unit
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from wlr.engine.place import Place
 
 app = new_app(
     "Roll a replica forward from a farm: to the end, to a time, or to a transaction.",
@@ -128,13 +131,29 @@ def _rounds(
 ) -> Iterator[Report]:
     return in_rounds(
         roll_forward,
-        record,
+        partial(_replicated, place_of(into)),
         follow=follow,
         has_news=lambda done: done.transactions,
         beat_s=lambda _: wlr.beat(into, storage_options=options),
         reads=lambda _: place_read(into, storage_options=options),
         is_over=lambda done: waits and done.is_reached,
     )
+
+
+_ENGINES = {"duckdb": "DuckDB file", "parquet": "Parquet files in", "postgres": "PostgreSQL database"}
+
+
+def _replicated(place: Place, done: wlr.Replicated) -> Fields:
+    """Report a replication; a person is told what was made where, and from what."""
+    found = for_person(done, ("is_paused", "anew"))
+
+    def shown() -> Fields:
+        values = dict(found.on_terminal().values) if found.on_terminal else {}
+        made = values.pop("loaded", None), values.pop("snapshot", None)
+        origin = {} if done.snapshot is None else {"from": f"snapshot at tick {made[1] or 0} ({made[0] or 0} rows)"}
+        return Fields({"replica": f"{_ENGINES[place.engine]} {place}", **origin, **values})
+
+    return Fields(found.values, on_terminal=shown)
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
@@ -144,7 +163,7 @@ def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
     if until is None:
         return None
     try:
-        return parse_time(until)
+        return parse_until(until)
     except InvalidError:
         return until
 

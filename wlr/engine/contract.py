@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.human_form import Doing
 from wlc.farm.model import Digest
 from wlc.farm.typed_names import file_meant
 from wlr.replay.plan.failure import MEMORY_HINT, ContradictionError, StepError
@@ -456,6 +457,11 @@ class NewReplica:
             return []
         return [table for table in self.manifest.tables if matches(table.table, self.state.tables)]
 
+    @property
+    def rows(self) -> int:
+        """Rows of the tables."""
+        return sum(map(_rows, self.tables))
+
     def load(self, load_table: Callable[[SnapshotTable, list[Path]], int]) -> None:
         """Load all tables.
 
@@ -476,10 +482,9 @@ class NewReplica:
     ) -> None:
         from wlc.dialect.duckdb.file_columns import refuse_other_rows
 
-        total, done = sum(_rows(table) for table in self.tables), 0
+        total, done = self.rows, 0
         for table in self.tables:
-            if self.progress:
-                self.progress(done, total, f"loading {table.table}")
+            self._tell(done, total, f"loading {table.table}")
             fetched = [self.fetch(file) for file in table.files]
             paths = {str(local): file.path for local, file in zip(fetched, table.files, strict=True)}
             try:
@@ -492,6 +497,11 @@ class NewReplica:
                 message = f"the snapshot's table {table.table} has {found} rows, the manifest says {_rows(table)}"
                 raise CorruptError(message)
             done += found
+        self._tell(done, total, "loaded")
+
+    def _tell(self, done: int, total: int, what: str) -> None:
+        if self.progress:
+            self.progress(done, total, Doing(what, rows=done))
 
 
 def _rows(table: SnapshotTable) -> int:
