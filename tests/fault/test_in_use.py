@@ -66,7 +66,6 @@ def test_locked_master_names_who_has_it(farm: str, tmp_path: Path, capsys):
             ("stop",),
             ("master",),
             ("sql", "SELECT 1"),
-            ("status",),
         ):
             code, errors = run(capsys, "wlc", command, source, *arguments)
             assert code == 75, errors
@@ -74,6 +73,10 @@ def test_locked_master_names_who_has_it(farm: str, tmp_path: Path, capsys):
             assert str(source) in errors
             assert "hint: " in errors
             assert "Traceback" not in errors
+            # What can be asked meanwhile is in the hint.
+            assert f"wlc status {source}" in errors
+        code, errors = run(capsys, "wlc", "status", source)
+        assert (code, f"is open in process {holder.process.pid}" in errors) == (0, True), errors
     assert source.read_bytes() == before
 
 
@@ -93,7 +96,9 @@ def test_farm_that_is_named_is_asked_while_the_master_is_in_use(tmp_path: Path):
         assert wlc.tick(source, farm=elsewhere) == 1
         assert wlc.clock(source, farm=elsewhere) is not None
         assert wlr.replicate(source, farm=elsewhere, into=tmp_path / "replica.duckdb").tick == 1
-        assert wlc.tick(source) == 0, "the default place is the best guess where none is named"
+        assert wlc.tick(source) == 1, "the file says where it publishes"
+        os.removexattr(source, "user.dbfarm.place")
+        assert wlc.tick(source) == 0, "the default place is the best guess where that is not known"
     assert wlc.tick(source) == 1
 
 

@@ -116,6 +116,7 @@ def test_the_primary_says_what_it_would_reject(two: Sites, capsys: Capture) -> N
             "tick": done.tick,
             "after": {wlc.sites("sales", farm=two.farm)[1].history: before},
             "rejected": 3,
+            "own_rejected": 0,
             "in_conflict": [
                 {"table": "main.e", "cause": "DATA_IN_CONFLICT", "transactions": 1, "rows": 1, "rule": "epoch"},
                 {"table": "main.t", "cause": "TRANS_IN_CONFLICT", "transactions": 2, "rows": 3, "rule": "epoch_trans"},

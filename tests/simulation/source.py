@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, TableFile, Taken
     from wlc.multi_master.circle_place import SiteState
-    from wlc.multi_master.site_step import SiteStep
+    from wlc.multi_master.site_step import ConflictCounter, SiteStep
 
 NAME = "sales"
 
@@ -190,6 +190,9 @@ class SimulatedSource(Source, SiteLife):
     def details(self) -> SourceDetails:
         return SourceDetails(unpublished=len(self.journal))
 
+    def conflict_counters(self) -> list[ConflictCounter]:
+        return []
+
     def rejection_mark(self) -> RejectionMark:
         return RejectionMark(-1, 0)
 
@@ -205,7 +208,7 @@ class SimulatedSource(Source, SiteLife):
     verify = journal_difference = uninstall = _unneeded
     held = rehearsal = inherit = disinherit = pass_sequences = renew = _unneeded
     what_only_a_primary_writes = step_down = take_over = _unneeded
-    rejected_rows = resubmit = conflict_counters = _unneeded
+    rejected_rows = resubmit = _unneeded
 
     @property
     def default_name(self) -> str:
