@@ -25,6 +25,7 @@ from wlc.farm.version import __version__
 from .interruption import has_ended, interruptible, is_silent, note_reported, received
 from .log_lines import LogFormat, Quiet, is_logging, log_error, log_report, log_warning, logging_to_stderr
 from .output import Report, printable, show
+from .progress import without_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,6 +116,7 @@ def command(
                     if options.get("follow", goes_on):
                         stack.enter_context(logging_to_stderr(log_format, quiet=quiet, verbose=verbose))
                     stack.enter_context(_plain_warnings())
+                    stack.enter_context(without_progress(wanted=quiet))
                     _refuse_connection_strings(options[name] for name in places)
                     _refuse_memory(options)
                     _show_all(function(*args, **options), as_json, subject=named, quiet=quiet)
@@ -124,12 +126,11 @@ def command(
         shared = [
             inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
             inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose),
+            inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
         ]
         if goes_on or "follow" in signature.parameters:
-            shared += [
-                inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
-                inspect.Parameter("log_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=LogFormat),
-            ]
+            logs = inspect.Parameter("log_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=LogFormat)
+            shared.append(logs)
         parameters = [*signature.parameters.values(), *shared]
         vars(run)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -173,7 +174,7 @@ def _plain_warnings() -> Iterator[None]:
         if is_logging():
             log_warning(str(message))
         else:
-            print(printable(f"warning: {message}"), file=sys.stderr)
+            print(_label("warning:", _YELLOW), printable(str(message)), file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -202,19 +203,29 @@ def explain(error: BaseException, *, verbose: bool = False) -> int:
     if verbose:
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if message:
-        print(printable(f"error: {message}"), file=sys.stderr)
+        print(_label("error:", _RED), printable(message), file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
         print(printable(f"also: {note}"), file=sys.stderr)
     if hint:
-        print(printable(f"hint: {hint}"), file=sys.stderr)
+        print(_label("hint:", _BOLD), printable(hint), file=sys.stderr)
     return code
+
+
+_RED, _YELLOW, _BOLD = "1;31", "33", "1"
+
+
+def _label(word: str, style: str) -> str:
+    """Return a word that begins a message, coloured on a terminal; https://no-color.org."""
+    is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return word if is_plain else f"\x1b[{style}m{word}\x1b[0m"
 
 
 def diagnosis(error: BaseException) -> tuple[str, str | None, int]:
     """Return the message, the hint and the exit code of an error."""
     if number := received(error):
         note_reported()
-        return "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}", None, 128 + number
+        how = "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}"
+        return how, "nothing that was committed is lost; type the same command again", 128 + number
     if isinstance(error, FarmError):
         return error.message, error.hint, error.exit_code
     if isinstance(error, BrokenPipeError):

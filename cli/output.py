@@ -78,6 +78,7 @@ class Listing:
         on_terminal: Makes of the rows what a person sees on a terminal in their stead.
         elastic: Columns that are cut, in this order, so that a line fits the width of a terminal.
         cut_before: Elastic columns of which the end is kept, as of paths.
+        notes: What a terminal shows below the rows.
     """
 
     columns: Sequence[str]
@@ -87,6 +88,7 @@ class Listing:
     on_terminal: Callable[[Sequence[Sequence[object]]], Listing] | None = None
     elastic: Sequence[str] = ()
     cut_before: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 class Numbers(tuple[int, ...]):
@@ -181,7 +183,7 @@ def in_columns(
     return Listing(columns, rows, null="-", whole=whole, on_terminal=shown)
 
 
-def _with_units(report: Fields) -> Fields:
+def with_units(report: Fields) -> Fields:
     """Show facts as a person reads them; an empty list of problems says that there are none."""
     there = {name: v for name, v in report.values.items() if not is_absent(v) or isinstance(v, tuple | Mapping)}
     return Fields({label(name): in_words(name, value) for name, value in there.items()})
@@ -202,11 +204,13 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
         if isinstance(report, Listing) and report.on_terminal is not None:
             report = report.on_terminal(list(report.rows))
         elif isinstance(report, Fields):
-            report = report.on_terminal() if report.on_terminal is not None else _with_units(report)
+            report = report.on_terminal() if report.on_terminal is not None else with_units(report)
         if isinstance(report, Listing) and report.elastic:
             _write_fitting(report, out)
         else:
             _write_rich(report, out)
+        if isinstance(report, Listing):
+            out.writelines(f"{printable_rows(note, is_json=False)}\n" for note in report.notes)
     else:
         out.writelines(printable(line) + "\n" for line in _plain_lines(report))
     out.flush()
@@ -353,8 +357,25 @@ def _write_fitting(listing: Listing, out: TextIO) -> None:
             _cut_before(cell, widths[name]) if name in listing.cut_before else cell
             for (name, *_), cell in zip(columns, row, strict=True)
         )
-        table.add_row(*map(Text, cut))
+        table.add_row(*_styled(cut, [name for name, *_ in columns]))
     console.print(table)
+
+
+_REMEDY = "remedy"
+# How the words of a column `state` look; the word says the same without a colour.
+_STYLES = {
+    **dict.fromkeys(("ok", "good", "active"), "green"),
+    **dict.fromkeys(("quiet", "stopped", "inactive"), "dim"),
+    **dict.fromkeys(("note", "late", "behind", "pending"), "yellow"),
+    **dict.fromkeys(("wrong", "unreadable", "damaged", "failing", "silent", "stuck"), "bold red"),
+}
+
+
+def _styled(cells: Iterable[str], columns: Sequence[str]) -> Iterable[Any]:
+    from rich.text import Text
+
+    for cell, name in zip(cells, columns, strict=True):
+        yield Text(cell, style=_STYLES.get(cell, "") if name == "state" else "")
 
 
 def _cut_before(cell: str, width: int) -> str:
@@ -371,10 +392,14 @@ def _write_rich(report: Fields | Listing, out: TextIO) -> None:
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in report.values.items():
-            table.add_row(Text(printable(name)), Text(printable(_field_text(value))))
+            if name != _REMEDY:
+                table.add_row(Text(printable(name)), Text(printable(_field_text(value))))
     else:
         for name in report.columns:
             table.add_column(Text(printable(name)), overflow="fold")
         for row in report.rows:
-            table.add_row(*(Text(printable(text(cell, null=report.null))) for cell in row))
+            table.add_row(*_styled((printable(text(cell, null=report.null)) for cell in row), report.columns))
     Console(file=out).print(table)
+    if isinstance(report, Fields) and report.values.get(_REMEDY):
+        # A command that a table cuts into lines cannot be copied.
+        print(f"next: {printable(_field_text(report.values[_REMEDY]))}", file=out)

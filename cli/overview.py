@@ -9,12 +9,14 @@ import shlex
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wlc.farm.clock import format_short, parse_time
+from wlc.farm.clock import format_short, parse_time, utc_now, zone_of
 from wlc.farm.errors import ExceededError, InvalidError
+from wlc.farm.human_form import format_bytes, longest_unit
 from wlc.farm.typed_names import is_meant, tables_meant
 
 from .options import Database, Farm, StorageOptions, storage_options, tick_range
@@ -23,7 +25,9 @@ from .progress import working
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
+    from wlc import FarmEntry
     from wlc.farm.database import FarmDatabase
     from wlc.farm.history import LogChoice, LogEntry
 
@@ -101,7 +105,15 @@ def _short(rows: Sequence[Sequence[Any]]) -> Listing:
     """Leave out the batch, write local times and both numbers of rows in one column."""
     times = format_short([row[3] for row in rows])
     return Listing(
-        ("tick", "committed", "user", "what", "object", "rows", "statement"),
+        (
+            "tick",
+            f"committed {zone_of([row[3] for row in rows])}".rstrip(),
+            "user",
+            "what",
+            "object",
+            "rows",
+            "statement",
+        ),
         [
             (tick, time, user, what, name, _counts(added, removed), statement and " ".join(statement.split()))
             for (tick, _, user, _, what, name, added, removed, statement), time in zip(rows, times, strict=True)
@@ -114,7 +126,9 @@ def _counts(added: int | None, removed: int | None) -> str:
     return " ".join(f"{sign}{number:,}" for sign, number in (("+", added), ("-", removed)) if number)
 
 
-LIST_COLUMNS = ("database", "kind", "state", "tick", "age_s", "bytes", "can_go_back_to", "problem")
+LIST_COLUMNS = (
+    *("database", "kind", "state", "last_commit", "lag_s", "can_go_back_to", "verified", "drilled", "bytes", "why"),
+)
 
 
 def list_databases(
@@ -122,29 +136,60 @@ def list_databases(
         str | None,
         typer.Argument(metavar="FARM", envvar="WLC_FARM", help="Directory or bucket; default is dbfarm/ here."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="End with exit code 9 if a database needs someone to look at it.")
+    ] = False,
     storage_option: StorageOptions = None,
-) -> Report:
-    """List the databases of a farm: state, last tick and its age, size, and how far back one can go."""
+) -> Iterator[Report]:
+    """Say how each database of a farm is: its state and why, its last commit, slowest reader, last checks, size.
+
+    States: ok: the publisher is there. quiet: it closed, or has never reported. stopped: wlc stop. What needs someone
+    is unreadable, damaged, failing (it cannot publish), silent (it died), late (see wlc beat --expect-every), or behind
+    (a reader makes no progress).
+    """
     import wlc
 
     found = wlc.databases(farm, storage_options=storage_options(storage_option))
     if not found:
         # A bucket has no folders: a mistyped one looks as an empty farm does.
         warnings.warn(f"{farm or 'dbfarm'} holds no database; check its URL", stacklevel=2)
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (
-            each.database,
-            each.kind,
-            each.state,
-            each.tick,
-            None if each.age_s is None else round(each.age_s),
-            each.bytes,
-            each.can_go_back_to and each.can_go_back_to.replace(microsecond=0),
-            each.problem or None,
+            *(each.database, each.kind, each.state, each.clock, each.lag_s, each.can_go_back_to),
+            *(each.verified, each.drilled, each.bytes, each.why),
         )
         for each in found
     ]
-    return in_columns(LIST_COLUMNS, rows, whole=found, elastic=("problem",))
+    wrong = [each for each in found if each.is_wrong]
+    yield Listing(LIST_COLUMNS, rows, null="-", whole=found, on_terminal=lambda _: _at_a_glance(found))
+    if check and wrong:
+        listed = "; ".join(f"{each.database} is {each.state}: {each.why}" for each in wrong)
+        raise ExceededError(listed, hint=next((each.remedy for each in wrong if each.remedy), None))
+
+
+def _at_a_glance(found: Sequence[FarmEntry]) -> Listing:
+    """Show ages instead of times, and below the table why something is wrong."""
+    now = utc_now()
+
+    def age(time: datetime | None) -> str | None:
+        return None if time is None else longest_unit(now - time)
+
+    rows = [
+        (
+            *(each.database, None if each.kind == "database" else each.kind, each.state, age(each.clock)),
+            None if each.lag_s is None else longest_unit(timedelta(seconds=each.lag_s)),
+            *(age(each.can_go_back_to), age(each.verified), age(each.drilled)),
+            None if each.bytes is None else format_bytes(each.bytes),
+        )
+        for each in found
+    ]
+    notes = [f"{each.database} is {each.state}: {each.why}" + _next(each.remedy) for each in found if each.is_wrong]
+    columns = ("database", "kind", "state", "commit", "lag", "back to", "verified", "drilled", "size")
+    return Listing(columns, rows, elastic=("database",), notes=notes)
+
+
+def _next(remedy: str | None) -> str:
+    return f"\n  next: {remedy}" if remedy else ""
 
 
 REPLICA_COLUMNS = ("id", "kind", "target", "host", "tick", "lag_s", "lag_transactions", "seen", "held_bytes", "marks")
@@ -173,7 +218,9 @@ CHECKUP_COLUMNS = ("check", "state", "found", "remedy")
 def doctor(
     place: Annotated[
         str | None,
-        typer.Argument(metavar="DB|SOURCE|TARGET", help="A database, a master, or a replica; this machine if omitted."),
+        typer.Argument(
+            metavar="DB|SOURCE|TARGET", help="A database, a master, or a replica; all of WLC_FARM if omitted."
+        ),
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -186,10 +233,16 @@ def doctor(
 
     found = wlr.examine(place, farm=farm, storage_options=storage_options(storage_option))
     rows = [(each.check, each.state, each.found, each.remedy) for each in found]
-    yield Listing(CHECKUP_COLUMNS, rows, null="-")
+    yield Listing(CHECKUP_COLUMNS, rows, null="-", on_terminal=_with_remedies)
     if wrong := [each for each in found if each.state == "wrong"]:
         listed = "; ".join(f"{each.check}: {each.found}" for each in wrong)
         raise ExceededError(listed, hint=next((each.remedy for each in wrong if each.remedy), None))
+
+
+def _with_remedies(rows: Sequence[Sequence[Any]]) -> Listing:
+    """Show each command that mends something on a line of its own, so that it can be copied."""
+    notes = [f"{check}: {remedy}" for check, _, _, remedy in rows if remedy]
+    return Listing(CHECKUP_COLUMNS[:3], [row[:3] for row in rows], null="-", notes=notes)
 
 
 def report(

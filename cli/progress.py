@@ -6,9 +6,11 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm.addresses import without_password
+from wlc.farm.human_form import duration, format_bytes
 
 from .log_lines import is_logging
 from .output import printable
@@ -27,22 +29,38 @@ class Advance(Protocol):
         """Report that `done` of `total` units are finished; `what` names the current work."""
 
 
+# Set by --quiet.
+_is_quiet = threading.Event()
+
+
+@contextmanager
+def without_progress(*, wanted: bool) -> Iterator[None]:
+    """Show no progress meanwhile, if that is wanted."""
+    if wanted:
+        _is_quiet.set()
+    try:
+        yield
+    finally:
+        _is_quiet.clear()
+
+
 @contextmanager
 def working(what: str, place: object = "") -> Iterator[Advance]:
     """Show on standard error that `what` is going on, once it has lasted for a second.
 
     Args:
         what: The work, as in "taking a snapshot" or "copying {}".
-        place: The path, URL or name in it, which is shown without a password.
+        place: The path, URL or name in it; the last part is shown.
 
     Yields:
         A function that reports progress; without a call the bar shows only the time.
     """
-    if is_logging():
+    if is_logging() or _is_quiet.is_set():
         # A log says what has changed, and nothing else.
         yield lambda *_: None
         return
-    what = printable(what.replace("{}", without_password(str(place))))
+    name = without_password(str(place)).rstrip("/").rpartition("/")[2]
+    what = printable(what.replace("{}", name))
     shown = _Bar(what) if sys.stderr.isatty() else _Lines(what)
     timer = threading.Timer(PATIENCE_S, shown.start)
     timer.daemon = True
@@ -54,19 +72,53 @@ def working(what: str, place: object = "") -> Iterator[Advance]:
         shown.stop()
 
 
+class _Course:
+    """What is known of a work: how much is done, how fast, and for how long it will last.
+
+    Args:
+        now: A clock that never goes back, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began: float | None = None
+        self._first = 0
+        self.done, self.total, self.what = 0, 0, ""
+
+    def note(self, done: int, total: int, what: str) -> None:
+        """Note that `done` of `total` units are finished."""
+        # Another part of the work counts other units.
+        if self._began is None or done < self.done or total != self.total:
+            self._began, self._first = self._now(), done
+        self.done, self.total, self.what = done, total, what
+
+    def __str__(self) -> str:
+        """Return percent, rows and bytes a second, and the time that is left, of what is known."""
+        seconds = 0.0 if self._began is None else self._now() - self._began
+        facts = [f"{100 * self.done // self.total} %"] if self.total else []
+        rows, size = getattr(self.what, "rows", None), getattr(self.what, "bytes", None)
+        if seconds >= PATIENCE_S:
+            facts += [f"{rows / seconds:,.0f} rows/s"] if rows else []
+            facts += [f"{format_bytes(round(size / seconds))}/s"] if size else []
+            if self.done - self._first > 0 and self.done < self.total:
+                left = seconds * (self.total - self.done) / (self.done - self._first)
+                facts.append(f"{duration(timedelta(seconds=round(left)))} left")
+        return ", ".join(facts)
+
+
 class _Bar:
     """A rich progress bar that appears after a second and disappears at the end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._state: tuple[int, int | None] = (0, None)
+        self._course = _Course()
         self._lock = threading.Lock()
         self._progress: Any = None
         self._stopped = False
 
     def start(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
             if self._stopped:
@@ -74,18 +126,24 @@ class _Bar:
             columns = (
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[facts]}", markup=False),
             )
             self._progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-            self._progress.add_task(self._what, total=self._state[1], completed=self._state[0])
+            self._progress.add_task(self._what, total=None, facts="")
+            self._show()
             self._progress.start()
 
     def advance(self, done: int, total: int, what: str = "") -> None:
         with self._lock:
-            self._state = (done, total)
+            self._course.note(done, total, what)
             if self._progress is not None:
-                self._progress.update(0, completed=done, total=total, description=printable(what or self._what))
+                self._show()
+
+    def _show(self) -> None:
+        course = self._course
+        what = f"{self._what}: {printable(course.what)}" if course.what else self._what
+        self._progress.update(0, completed=course.done, total=course.total or None, description=what, facts=str(course))
 
     def stop(self) -> None:
         with self._lock:
@@ -100,6 +158,7 @@ class _Lines:
     def __init__(self, what: str, now: Callable[[], float] = time.monotonic) -> None:
         self._what = what
         self._now = now
+        self._course = _Course(now)
         self._next_line_s = now() + PATIENCE_S
 
     def start(self) -> None:
@@ -107,8 +166,10 @@ class _Lines:
         self._next_line_s = self._now() + LINE_EVERY_S
 
     def advance(self, done: int, total: int, what: str = "") -> None:
+        self._course.note(done, total, what)
         if self._now() >= self._next_line_s:
-            print(printable(f"{what or self._what}: {done} of {total}"), file=sys.stderr, flush=True)
+            parts = (self._what, printable(what), str(self._course))
+            print(": ".join(part for part in parts if part), file=sys.stderr, flush=True)
             self._next_line_s = self._now() + LINE_EVERY_S
 
     def stop(self) -> None:

@@ -52,7 +52,7 @@ def serve(
     from wlr.service.settings_file import read_settings
 
     def read() -> ServiceSettings:
-        settings = read_settings(config)
+        settings = read_settings(config, asks_farms=check)
         options = settings.options
         given = replace(
             options,
@@ -73,8 +73,9 @@ def serve(
 def _listing(settings: ServiceSettings) -> Listing:
     from wlc.farm.clock import format_age
     from wlr.service.jobs import works_of
+    from wlr.service.wildcards import expanded
 
-    works = works_of(settings)
+    works = works_of(expanded(settings))
     rows = [(work.item, work.name, format_age(work.every) if work.every else None) for work in works]
     return Listing(("item", "work", "every"), rows, null="-")
 
@@ -91,9 +92,10 @@ def _run(
     from wlr.service.job_states import Board, ServiceMemory, memory_file
     from wlr.service.supervisor import Service, log
 
-    notifier, board, pages = Notifier(), Board(), Pages(settings)
+    notifier, board, wanted = Notifier(), Board(), _Wanted(settings)
+    pages = Pages(wanted.settings, board)
     attendant = Attendant(settings.options, board, pages)
-    service = Service(settings, board, ServiceMemory(memory_file(config)))
+    service = Service(wanted.settings, board, ServiceMemory(memory_file(config)))
     service.start()
     attendant.start()
     log.info("%s: works under way: %d", config, len(service))
@@ -102,21 +104,27 @@ def _run(
     def waiting() -> None:
         notifier.send(WATCHDOG)
 
+    def go_on() -> int:
+        pages.change(wanted.settings)
+        return service.change(wanted.settings, waiting)
+
     try:
         while True:
             number = next_signal(notifier.watchdog_s or _LOOK_EVERY_S)
             if service.is_alive:
                 notifier.send(WATCHDOG)
             if number is None:
+                if wanted.has_changed():
+                    log.info("databases were added or removed: %d works changed", go_on())
                 continue
             if number != signal.SIGHUP:
                 break
             notifier.reloading()
             try:
-                wanted = read()
-                attendant.change(wanted.options)
-                pages.change(wanted)
-                log.info("%s was read again: %d works changed", config, service.change(wanted, waiting))
+                given = read()
+                attendant.change(given.options)
+                wanted.change(given)
+                log.info("%s was read again: %d works changed", config, go_on())
             except FarmError as error:
                 explain(error)
                 log.warning("%s: the settings before stay in force", config)
@@ -126,6 +134,32 @@ def _run(
         service.stop(waiting)
         attendant.close()
     log.info("%s: stopped", config)
+
+
+class _Wanted:
+    """The settings of a file, with an item for each database that its patterns match at present."""
+
+    def __init__(self, given: ServiceSettings) -> None:
+        self.change(given)
+
+    def change(self, given: ServiceSettings) -> None:
+        """Go on with other settings."""
+        from wlr.service.wildcards import without_patterns
+
+        self._given, self.settings = given, without_patterns(given)
+        self.has_changed()
+
+    def has_changed(self) -> bool:
+        """Look for databases that are new or gone; a farm that is away changes nothing."""
+        from wlr.service.supervisor import log
+        from wlr.service.wildcards import expanded
+
+        before = self.settings
+        try:
+            self.settings = expanded(self._given)
+        except FarmError as error:
+            log.warning("a farm cannot be listed: %s", error)
+        return before.items.keys() != self.settings.items.keys()
 
 
 @contextmanager

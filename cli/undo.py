@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -10,7 +10,7 @@ import typer
 from wlc.farm.errors import ChangedSinceError, InvalidError
 
 from .options import Source, StorageOptions, storage_options, tick_range
-from .output import Listing, Report, record
+from .output import Listing, Report, record, text
 from .progress import working
 
 CONFLICT_COLUMNS = ("table", "key", "present", "expected", "copies")
@@ -49,9 +49,19 @@ def undo(
             done = wlr.undo(source, first, last, table=table, dry_run=dry_run, force=force, storage_options=options)
     except ChangedSinceError as error:
         rows = [tuple(getattr(each, column) for column in CONFLICT_COLUMNS) for each in error.conflicts]
-        yield Listing(CONFLICT_COLUMNS, rows, null="-")
+        yield Listing(CONFLICT_COLUMNS, rows, null="-", on_terminal=_in_words)
         raise
     yield record(done)
+
+
+def _in_words(rows: Sequence[Sequence[object]]) -> Listing:
+    """Write rows of tables as people do, such as `id 7, name Ann`."""
+    cells = [[_row(cell) if isinstance(cell, Mapping) else cell for cell in row] for row in rows]
+    return Listing(CONFLICT_COLUMNS, cells, null="-")
+
+
+def _row(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {text(value, null='NULL')}" for name, value in values.items())
 
 
 COMMANDS = ((undo, "wlc undo sales.duckdb --tick 1041:1044 --dry-run"),)

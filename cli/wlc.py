@@ -25,7 +25,7 @@ from .deriving import COMMANDS as DERIVING_COMMANDS
 from .interruption import stop_on_signal
 from .log_lines import log_report
 from .options import Database, Farm, Source, StorageOptions, beat_of, storage_options
-from .output import Fields, Listing, Report, Sentence, Value, counted, for_person, record
+from .output import Fields, Listing, Report, Sentence, Value, counted, for_person, record, with_units
 from .overview import COMMANDS as LOOKING_COMMANDS
 from .overview import list_databases, log
 from .progress import working
@@ -36,6 +36,7 @@ from .undo import COMMANDS as UNDO_COMMANDS
 
 if TYPE_CHECKING:
     from wlc import Flushed
+    from wlr.care.farm_audit import FarmAudit
 
 
 app = new_app(
@@ -277,7 +278,7 @@ def snapshot(
         else:
             import wlc
 
-            manifest = wlc.snapshot(source, storage_options=options)
+            manifest = wlc.snapshot(source, storage_options=options, progress=progress)
     rows = sum(file.rows for table in manifest.tables for file in table.files)
     return Fields(
         {"tick": manifest.position.tick, "clock": manifest.clock, "tables": len(manifest.tables), "rows": rows}
@@ -349,8 +350,15 @@ def verify(
 
     with working("verifying {}", db) as progress:
         audit = wlr.verify_farm(db, farm=farm, full=full, window=window, storage_options=options, progress=progress)
-    yield record(audit)
+    found = record(audit)
+    yield Fields(found.values, on_terminal=lambda: _in_words(found, audit))
     check_audit(audit, db, window)
+
+
+def _in_words(found: Fields, audit: FarmAudit) -> Fields:
+    """Show problems as lines of text, for a person."""
+    problems = [f"{each.path}: {each.problem}" for each in audit.problems]
+    return with_units(Fields({**found.values, "problems": problems}))
 
 
 def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[Report]:
@@ -370,15 +378,32 @@ def beat(
     seconds: Annotated[
         str | None, typer.Argument(metavar="S", help="New beat in seconds, or as in 5m; 0 publishes each commit.")
     ] = None,
+    expect_every: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Longest time between two commits that is in order; 0s: any.")
+    ] = None,
+    sign_every: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="How often a publisher says that it is there, without commits; 0s: never."),
+    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show or set the beat."""
+    """Show or set the beat, and what tells a quiet master from a dead one."""
     import wlc
+    from wlc.farm.health import SIGN_EVERY, read_health
 
-    beat_s = wlc.beat(db, beat_of(seconds), farm=farm, storage_options=storage_options(storage_option))
+    where: dict[str, Any] = {"farm": farm, "storage_options": storage_options(storage_option)}
+    beat_s = wlc.beat(db, beat_of(seconds), expect_every=expect_every, sign_every=sign_every, **where)
+    health = read_health(wlc.resolve(db, **where))
     when = f"after {format_age(timedelta(seconds=beat_s))} at the latest" if beat_s else "at once"
-    return Sentence(f"Each commit is published {when}.", {"beat_s": beat_s})
+    said = [f"Each commit is published {when}."]
+    if health.expect_every:
+        said.append(f"A commit is expected every {format_age(health.expect_every)}.")
+    if health.sign_every != SIGN_EVERY:
+        often = f"every {format_age(health.sign_every)}" if health.sign_every else "never"
+        said.append(f"The publisher gives a sign of life {often}.")
+    values = {"expect_every_s": health.expect_every, "sign_every_s": health.sign_every}
+    return Sentence(" ".join(said), {"beat_s": beat_s} | {name: age.total_seconds() for name, age in values.items()})
 
 
 @command(app, example="wlc status sales --farm /srv/farm --json")

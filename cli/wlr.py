@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 import wlc
 import wlr
-from wlc.farm.clock import parse_time
+from wlc.farm.clock import parse_until
 from wlc.farm.errors import InvalidError
 from wlr.care.replica_settings import place_read
 from wlr.engine.adapters import locate as place_of
+from wlr.engine.adapters import target_at
 from wlr.replay.options import ReplicaOptions
 
 from .checking import COMMANDS as CHECKING_COMMANDS
@@ -34,7 +36,7 @@ from .options import (
     takes,
     typed,
 )
-from .output import Lines, Listing, Report, record
+from .output import Fields, Lines, Listing, Report, for_person, record
 from .progress import working
 from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
@@ -128,13 +130,27 @@ def _rounds(
 ) -> Iterator[Report]:
     return in_rounds(
         roll_forward,
-        record,
+        partial(_replicated, into),
         follow=follow,
         has_news=lambda done: done.transactions,
         beat_s=lambda _: wlr.beat(into, storage_options=options),
         reads=lambda _: place_read(into, storage_options=options),
         is_over=lambda done: waits and done.is_reached,
     )
+
+
+def _replicated(into: str, done: wlr.Replicated) -> Fields:
+    """Report a replication; a person reads what was made where, and from what."""
+    found = for_person(done, ("is_paused", "anew"))
+
+    def shown() -> Fields:
+        values = dict(found.on_terminal().values) if found.on_terminal else {}
+        made = values.pop("loaded", None), values.pop("snapshot", None)
+        origin = {} if done.snapshot is None else {"from": f"snapshot at tick {made[1] or 0} ({made[0] or 0} rows)"}
+        target = target_at(into)
+        return Fields({"replica": f"{target.place}, {target.noun}", **origin, **values})
+
+    return Fields(found.values, on_terminal=shown)
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
@@ -144,7 +160,7 @@ def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
     if until is None:
         return None
     try:
-        return parse_time(until)
+        return parse_until(until)
     except InvalidError:
         return until
 

@@ -52,7 +52,6 @@ LAYERS = (
     ("wlc.masters.adapters",),
     (
         "wlc.masters.retention_policy",
-        "wlc.masters.listing",
         "wlc.masters.lookup",
         "wlc.masters.operations",
         "wlc.masters.lookup",

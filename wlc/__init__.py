@@ -105,7 +105,6 @@ if TYPE_CHECKING:
     from wlc.farm.keeping import KeepPolicy, Tag
     from wlc.farm.model import Manifest
     from wlc.farm.version import __version__
-    from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.masters.lookup import beat, clock, resolve, tick
     from wlc.masters.operations import (
         SourceCheck,
@@ -130,6 +129,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.take_round import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
     from wlc.tiers.attachment import Keepalive
+    from wlc.tiers.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.tiers.overview import TierTree, tier_tree
     from wlc.tiers.pushing import Pushed, Pusher, push_list
     from wlc.tiers.relay import Shipped, ship
@@ -145,12 +145,6 @@ else:
             ),
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.version": ("__version__",),
-            "wlc.masters.listing": (
-                "FarmEntry",
-                "RegisteredReader",
-                "databases",
-                "readers",
-            ),
             "wlc.masters.lookup": (
                 "beat",
                 "clock",
@@ -223,6 +217,12 @@ else:
                 "set_upstream",
             ),
             "wlc.tiers.attachment": ("Keepalive",),
+            "wlc.tiers.listing": (
+                "FarmEntry",
+                "RegisteredReader",
+                "databases",
+                "readers",
+            ),
             "wlc.tiers.overview": (
                 "TierTree",
                 "tier_tree",

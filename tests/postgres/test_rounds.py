@@ -67,6 +67,15 @@ def insert(url: str, number: int) -> None:
     execute(url, f"INSERT INTO t VALUES ({number})")
 
 
+def test_a_publisher_is_there_from_its_begin_on_and_closes(master: str, tmp_path: Path) -> None:
+    farm = str(tmp_path / "farm")
+    assert wlc.databases(farm)[0].state == "quiet"
+    with publishing(master):
+        wait_until(lambda: wlc.databases(farm)[0].state == "ok", "the publisher says that it is there")
+    (found,) = wlc.databases(farm)
+    assert (found.state, "closed" in found.why, "postgresql://" in found.why) == ("quiet", True, True)
+
+
 def test_commits_are_noticed_between_two_rounds(master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A round that comes of itself is too late for the test.
     monkeypatch.setattr(running, "NEWS_MOST_S", 3600.0)

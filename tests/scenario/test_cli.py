@@ -208,16 +208,50 @@ def test_a_mistyped_table_is_named_with_the_one_that_may_be_meant(shell, sales) 
     assert shell.err == ""
 
 
+AGES = {"expect_every_s": 0, "sign_every_s": 60}
+
+
 def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
-    assert shell.answer("wlc", "beat", sales) == {"beat_s": 300}
-    assert shell.answer("wlc", "beat", tmp_path / "farm" / "sales", 60) == {"beat_s": 60}
-    assert shell.answer("wlc", "beat", sales, "90s") == {"beat_s": 90}
+    assert shell.answer("wlc", "beat", sales) == {"beat_s": 300, **AGES}
+    assert shell.answer("wlc", "beat", tmp_path / "farm" / "sales", 60) == {"beat_s": 60, **AGES}
+    assert shell.answer("wlc", "beat", sales, "90s") == {"beat_s": 90, **AGES}
+    ages = shell.answer("wlc", "beat", sales, "--expect-every", "1h", "--sign-every", "10m")
+    assert ages == {"beat_s": 90, "expect_every_s": 3600, "sign_every_s": 600}
+    assert shell("wlc", "beat", sales, "--expect-every", "soon") == 2
     assert shell("wlc", "beat", sales, "1x") == 2
     assert "'1x' is not a beat\nhint: Write seconds, such as 60, or a length of time, such as 90s or 5m." in shell.err
     assert shell.answer("wlc", "status", sales)["beat_s"] == 90
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
     assert shell.answer("wlr", "beat", "copy.duckdb", "5s") == {"beat_s": 5}
     assert shell.answer("wlr", "beat", "copy.duckdb") == {"beat_s": 5}
+
+
+@pytest.mark.slow
+def test_what_cron_runs_says_nothing_unless_something_failed(shell, sales, tmp_path) -> None:
+    farm, copy = tmp_path / "farm", tmp_path / "copy.duckdb"
+    database = farm / "sales"
+    for command in (
+        ("wlr", "replicate", database, "--into", copy),
+        ("wlr", "replicate", database, "--into", tmp_path / "lake"),
+        ("wlc", "flush", sales),
+        ("wlc", "snapshot", sales),
+        ("wlc", "retention", database, "--keep", "30d"),
+        ("wlc", "prune", database),
+        ("wlc", "verify", database),
+        ("wlr", "verify", copy),
+        ("wlr", "drill", database),
+        ("wlc", "ship", database, "--to", tmp_path / "relay"),
+        ("wlr", "feed", database, "--to", tmp_path / "changes.jsonl"),
+        ("wlc", "list", farm, "--check"),
+        ("wlc", "doctor", database),
+    ):
+        assert (shell(*command, "--quiet"), shell.out, shell.err) == (0, "", ""), command
+    damaged = next((farm / "sales" / "wlc_logs").glob("sales_000000000001"))
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"")
+    assert shell("wlc", "list", farm, "--check", "--quiet") == 9
+    assert shell.out == ""
+    assert shell.err.startswith("error: sales is damaged: ")
 
 
 @pytest.mark.slow
@@ -573,7 +607,10 @@ def test_signal_ends_a_statement_that_runs(sales, tmp_path, number, code, by) ->
         pipe.write_text(f"BEGIN; DELETE FROM orders; {endless}")
         running.send_signal(number)
         assert running.wait(300) == code
-        assert [line for line in running.stderr if "…" not in line] == [f"error: interrupted{by}\n"]
+        assert [line for line in running.stderr if "…" not in line] == [
+            f"error: interrupted{by}\n",
+            "hint: nothing that was committed is lost; type the same command again\n",
+        ]
     with wlc.connect(sales) as connection:
         assert connection.execute("SELECT count(*) FROM orders").fetchall() != [(0,)]
 

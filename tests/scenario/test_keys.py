@@ -61,7 +61,8 @@ def write(source: Path, statement: str) -> None:
 
 def farm_files(source: Path) -> dict[str, bytes]:
     folder = source.parent / "dbfarm"
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "health.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def contents(into: str) -> list[tuple[Any, ...]]:

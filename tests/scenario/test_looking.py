@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +16,13 @@ import wlr
 from cli.command import run_app
 from cli.wlc import app
 from cli.wlr import app as wlr_app
+from tests.fault.processes import program
 from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.registry import this_host
+from wlr.service import metrics
+from wlr.service.http_server import health
+from wlr.service.job_states import Board, WorkStanding
+from wlr.service.metrics import Exposition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +53,10 @@ def test_a_farm_and_its_readers_are_listed_whatever_is_wrong_with_one(
 
     found = {entry.database: entry for entry in wlc.databases()}
     assert list(found) == ["broken", "sales", "shop", "site", "site/sites/rome"]
-    assert (found["broken"].state, "wlc.config" in found["broken"].problem) == ("damaged", True)
+    assert (found["broken"].state, "wlc.config" in found["broken"].why) == ("damaged", True)
     sales = found["sales"]
-    assert (sales.kind, sales.state, sales.tick, sales.problem) == ("database", "started", 2, "")
+    assert (sales.kind, sales.state, sales.tick) == ("database", "quiet", 2)
+    assert " closed " in sales.why
     assert sales.bytes == wlc.status("sales", "dbfarm").log_bytes > 0
     assert sales.can_go_back_to == wlc.status("sales", "dbfarm").can_go_back_to
     assert sales.age_s is not None
@@ -124,7 +133,11 @@ def test_the_doctor_names_what_is_wrong_and_the_commands_that_mend_it(
     log = next((tmp_path / "farm" / "sales" / "wlc_logs").glob("sales_000000000001"))
     log.chmod(0o600)
     log.write_bytes(log.read_bytes()[:-9])
-    assert told("sales", "wrong") == {"keys": "wlc verify sales", "retention": "wlc verify sales"}
+    assert told("sales", "wrong") == {
+        "database": f"wlc verify sales --farm {tmp_path / 'farm'}",
+        "keys": "wlc verify sales",
+        "retention": "wlc verify sales",
+    }
     capsys.readouterr()
     assert run_app(app, "wlc", ["doctor", "sales"]) == 9
     assert "hint: wlc verify sales" in capsys.readouterr().err
@@ -147,3 +160,71 @@ def test_a_lag_above_a_stated_limit_ends_with_9(tmp_path: Path, capsys: pytest.C
     assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "10m"]) == 9
     assert f"how far {copy} is behind is not known" in capsys.readouterr().err
     assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "soon"]) == 2
+
+
+WRITER = """
+import sys, wlc
+connection = wlc.connect(sys.argv[1])
+connection.execute("CREATE TABLE t AS SELECT 1 AS i")
+wlc.flush(sys.argv[1])
+connection._shared.publisher._signs._give()
+print("written", flush=True)
+sys.stdin.readline()
+connection.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_all_who_ask_tell_a_dead_writer_from_one_that_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
+    file, url = tmp_path / "sales.duckdb", str(tmp_path / "farm" / "sales")
+    wlc.master(file, create=True)
+    wlc.beat("sales", sign_every="1s")
+
+    def seen() -> str:
+        """What each of those who ask says of the state."""
+        board = Board()
+        observed = metrics.database(lambda: url, None, WorkStanding("databases.sales", "policy"))
+        board.change(("databases.sales", "policy"), lambda standing: replace(standing, observed=observed))
+        code = run_app(app, "wlc", ["list", "--check", "--json"])
+        ((listed,), (of_farm,)) = json.loads(capsys.readouterr().out), wlr.examine()[2:]
+        of_database = next(each for each in wlr.examine("sales") if each.check == "database")
+        report = wlr.report("sales")
+        assert of_database.found == of_farm.found == f"{listed['state']}: {listed['why']}"
+        assert {each.state == "wrong" for each in (of_farm, of_database)} == {code == 9} == {health(board)[0] == 503}
+        assert report.entry.state == listed["state"]
+        assert f'dbfarm_state{{dbfarm_state="{listed["state"]}"' in Exposition(board).answer("")[0].decode()
+        return str(listed["state"])
+
+    assert seen() == "quiet"
+    with program(file, text=WRITER) as writer:
+        writer.wait_for("written")
+        assert wlc.databases()[0].state in ("ok", "silent")
+        writer.say("close")
+        writer.wait_for("closed")
+    assert seen() == "quiet"
+    with program(file, text=WRITER.replace("CREATE", "CREATE OR REPLACE")) as writer:
+        writer.wait_for("written")
+        writer.kill()
+    until = time.monotonic() + 60
+    while wlc.databases()[0].state != "silent":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert seen() == "silent"
+    (found,) = wlc.databases()
+    assert f"the publisher of {file} on {this_host()} has said nothing for" in found.why
+    assert found.remedy is not None
+    assert f"wlc flush {file}" in found.remedy
+    wlc.flush(file)
+    assert seen() == "quiet"
+    wlc.beat("sales", expect_every="1s")
+    until = time.monotonic() + 60
+    while wlc.databases()[0].state != "late":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert seen() == "late"
+    (tmp_path / "farm" / "sales" / "health.json").write_text("{}")
+    assert seen() == "damaged"

@@ -57,7 +57,7 @@ class Shop:
         return {
             entry.path: store.read(entry.path)
             for entry in store.list()
-            if not entry.path.startswith(("replicas/", "upstreams/"))
+            if not entry.path.startswith(("replicas/", "upstreams/", "health.json"))
         }
 
 

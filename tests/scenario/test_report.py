@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
 
 import wlc
 import wlr
+from tests.browser import look, needs_browser
 from tests.fault.processes import call_command
 from wlc.farm.errors import InvalidError
 from wlr.care.report_page import report_page, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -47,7 +49,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_facts_are_those_of_the_log(farm: Path) -> None:
     found = wlr.report(str(farm / "sales"))
-    assert (found.database, found.state, found.tick, found.beat_s) == ("sales", "started", 6, 300.0)
+    assert (found.database, found.entry.state, found.tick, found.beat_s) == ("sales", "quiet", 6, 300.0)
     assert [(batch.number, batch.transactions, batch.rows) for batch in found.batches] == [
         (n, 2, 51) for n in (1, 2, 3)
     ]
@@ -117,40 +119,10 @@ def test_a_page_that_cannot_be_written_is_named(farm: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(not shutil.which("chromium"), reason="there is no Chromium")
+@needs_browser
 @pytest.mark.parametrize("width", [360, 1440])
 def test_a_browser_shows_it_without_errors_and_without_overflow(farm: Path, tmp_path: Path, width: int) -> None:
-    page = tmp_path / "page.html"
-    probe = """<script>
-      const seen = [];
-      addEventListener("error", (event) => seen.push(event.message));
-      addEventListener("load", () => setTimeout(() => {
-        const drawn = [...document.querySelectorAll(".chart svg.main-svg")].map((e) => e.getBoundingClientRect().right);
-        parent.postMessage(JSON.stringify({errors: seen, width: innerWidth,
-          needed: document.documentElement.scrollWidth, drawn: Math.max(0, ...drawn)}), "*");
-      }, 500));
-    </script>"""
-    page.write_text(report_page(wlr.report(str(farm / "sales"))).replace("<head>", f"<head>{probe}", 1))
-    # Windows of this browser are at least 500 pixels wide, frames are not.
-    frame = tmp_path / "frame.html"
-    frame.write_text(f"""<!doctype html><style>body {{ margin: 0 }} iframe {{ border: 0 }}</style>
-        <iframe src="page.html" width="{width}" height="2400"></iframe>
-        <script>addEventListener("message", (event) => {{ document.title = event.data; }})</script>""")
-    folder = Path(os.environ.get("DBFARM_SCREENSHOTS") or tmp_path)
-    browser = [
-        *("chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},2400"),
-        *("--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"),
-    ]
-    dumped = subprocess.run(
-        [*browser, "--dump-dom", frame.as_uri()], capture_output=True, text=True, check=True, timeout=120
-    )
-    title = re.search(r"<title>(.*?)</title>", dumped.stdout, re.DOTALL)
-    assert title is not None
-    found = json.loads(html.unescape(title[1]))
-    assert (found["errors"], found["width"]) == ([], width)
-    assert found["needed"] <= width
-    assert 0 < found["drawn"] <= width
-    assert "CONSOLE" not in dumped.stderr
-    shot = [*browser, "--hide-scrollbars", f"--screenshot={folder / f'report-{width}.png'}", frame.as_uri()]
-    subprocess.run(shot, capture_output=True, check=True, timeout=120)
-    assert (folder / f"report-{width}.png").stat().st_size > 10_000
+    seen = look(report_page(wlr.report(str(farm / "sales"))), tmp_path, width, "report")
+    assert (seen.errors, seen.width) == ([], width)
+    assert seen.needed <= width
+    assert 0 < seen.drawn <= width

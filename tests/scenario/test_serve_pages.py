@@ -6,15 +6,21 @@ import re
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 import wlc
 import wlr
+from tests.browser import look, needs_browser
+from wlc.farm.clock import utc_now
+from wlc.farm.database import open_database
+from wlc.farm.health import change_health, read_health
 from wlr.care.report_page import report_page
 from wlr.service.health import Attendant
-from wlr.service.http_server import Pages
+from wlr.service.http_server import SCRIPT, Pages
 from wlr.service.job_states import Board
 from wlr.service.settings import ServiceOptions
 from wlr.service.settings_file import read_settings
@@ -73,8 +79,9 @@ class Clock:
 @pytest.fixture
 def served(config: Path) -> Iterator[tuple[Attendant, Pages, Clock]]:
     clock = Clock()
-    pages = Pages(read_settings(config), clock)
-    attendant = Attendant(ServiceOptions(listen="127.0.0.1:0"), Board(), pages)
+    board = Board()
+    pages = Pages(read_settings(config), board, clock)
+    attendant = Attendant(ServiceOptions(listen="127.0.0.1:0"), board, pages)
     yield attendant, pages, clock
     attendant.close()
 
@@ -87,23 +94,72 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_only_database_is_shown_live_with_the_facts_of_the_report(served, monkeypatch) -> None:
+def test_a_database_is_shown_live_with_the_facts_of_the_report(served, monkeypatch) -> None:
     attendant, _, clock = served
     made = counting(monkeypatch)
     with ThreadPoolExecutor(8) as pool:
-        answers = set(pool.map(lambda path: get(attendant.port, path), ["/", "/sales", "/?again", "/"] * 4))
+        answers = set(pool.map(lambda path: get(attendant.port, path), ["/sales", "/sales?again"] * 8))
     ((status, kind, page),) = answers
     assert (status, kind, made) == (200, "text/html; charset=utf-8", ["sales"])
-    moment = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|is \d+s old|[\d.]+ [kMGT]?B free")
-    expected = report_page(wlr.report("sales", farm="farm"))
+    moment = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|\d+s ago|is \d+s old|[\d.]+ [kMGT]?B free")
+    expected = report_page(wlr.report("sales", farm="farm"), SCRIPT)
     assert "parrots" not in page
     assert moment.sub("", page) == moment.sub("", expected)
+    assert '<a href="/">' in page
     with wlc.connect("sales.duckdb") as connection:
         connection.execute("INSERT INTO parrots VALUES (1)")
-    assert get(attendant.port, "/")[2] == page
+    assert get(attendant.port, "/sales")[2] == page
     clock.now += 11
-    assert "parrots" in get(attendant.port, "/")[2]
+    assert "parrots" in get(attendant.port, "/sales")[2]
     assert get(attendant.port, "/nope")[0] == get(attendant.port, "/../etc/passwd")[0] == 404
+
+
+@pytest.mark.slow
+def test_the_program_for_charts_is_no_part_of_the_page(served) -> None:
+    attendant, _, _ = served
+    page = get(attendant.port, "/sales")[2]
+    assert len(page) < 100_000
+    assert f'src="{SCRIPT}"' in page
+    status, kind, program = get(attendant.port, SCRIPT)
+    assert (status, kind, "Plotly" in program) == (200, "text/javascript; charset=utf-8", True)
+    with urllib.request.urlopen(f"http://127.0.0.1:{attendant.port}{SCRIPT}", timeout=60) as answer:
+        assert answer.headers["Cache-Control"] == "max-age=86400"
+
+
+def test_the_list_says_how_each_database_is_and_what_fails(served, config) -> None:
+    attendant, pages, clock = served
+    page = get(attendant.port, "/")[2]
+    assert ('<strong class="quiet">quiet</strong>' in page, "Works that fail" in page) == (True, False)
+    assert "Databases: 1, nothing is wrong" in page
+    database = open_database("sales", "farm")
+    sign = read_health(database).publisher
+    assert sign is not None
+    gone = replace(sign, seen=utc_now() - timedelta(hours=1), is_closed=False)
+    change_health(database, lambda health: replace(health, publisher=gone, sign_every=timedelta(seconds=1)))
+    database.change_config(lambda present: replace(present, write=utc_now() - timedelta(hours=2)))
+    pages._board.change(("replicas.copy", "follow"), lambda now: now.after_failure(OSError("<b>full</b>"), utc_now()))
+    clock.now += 11
+    page = get(attendant.port, "/")[2]
+    assert '<strong class="silent">silent</strong>' in page
+    assert "has said nothing for 1h, and did not close" in page
+    assert "Databases: 1, in need of someone: 1, failing works: 1" in page
+    assert "&lt;b&gt;full&lt;/b&gt;" in page
+
+
+@pytest.mark.deep
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_the_list_before_and_after_a_fault(served, config, tmp_path, width) -> None:
+    attendant, _, clock = served
+    seen = look(get(attendant.port, "/")[2], tmp_path, width, "databases")
+    assert (seen.errors, seen.needed <= width) == ([], True)
+    assert {"sales", "quiet"} <= set(seen.text.split())
+    (config.parent / "farm" / "sales" / "wlc.config").write_text("tick=1\n")
+    clock.now += 11
+    seen = look(get(attendant.port, "/")[2], tmp_path, width, "databases-damaged")
+    assert (seen.errors, seen.needed <= width) == ([], True)
+    assert {"sales", "damaged"} <= set(seen.text.split())
+    assert "wlc.config is damaged" in seen.text
 
 
 def test_several_databases_are_listed_and_what_cannot_be_shown_says_why(served, config, monkeypatch) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, TableFile, Taken
     from wlc.multi_master.circle_place import SiteState
     from wlc.multi_master.site_step import SiteStep
@@ -174,7 +175,7 @@ class SimulatedSource(Source, SiteLife):
 
     # What a master does now and then
 
-    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         """Publish what was published before as a snapshot; nobody may have committed since."""
         assert not self.journal
         reached = self._state.reached()

@@ -12,16 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EXAMPLES = (
-    "for example 9:00, 'yesterday 14:30', 2026-11-20, '2026-11-20 14:30 Europe/Berlin', 2026-11-20T14:30:00.000001Z,"
-    " -2h, '10m ago', '2 hours ago', now, or to come: '+10m' or 'in 2 hours'"
+    "for example 9:00, 'yesterday 14:30', monday, 2026-11-20, '2026-11-20 14:30 Europe/Berlin',"
+    " 2026-11-20T14:30:00.000001Z, -2h, '10m ago', '2 hours ago', now, or to come: '+10m' or 'in 2 hours'"
 )
 _EXACT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 _RELATIVE = re.compile(r"(?:(-|\+|in\s)\s*(\d+(?:\.\d+)?)\s*([a-z]+)|(\d+(?:\.\d+)?)\s*([a-z]+)\s+ago)")
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _ON_A_DAY = re.compile(
-    r"(?P<day>today|yesterday|\d{4}-\d\d-\d\d)?(?:(?:^|[ T]+)(?P<hour>\d{1,2})(?P<rest>:\d\d(?::\d\d(?:\.\d{1,6})?)?))?"
+    rf"(?P<day>today|yesterday|(?:last )?(?:{'|'.join(_DAYS)})|(?:\d{{4}}-)?\d\d-\d\d)?"
+    r"(?:(?:^|[ T]+)(?P<hour>\d{1,2})(?P<rest>:\d\d(?::\d\d(?:\.\d{1,6})?)?))?"
     r"(?: +(?P<zone>[A-Za-z][\w+/-]*))?",
     re.ASCII | re.IGNORECASE,
 )
+# A time to the second, without its fraction.
+_WHOLE_SECOND = re.compile(r"(?:^|[ tT])\d{1,2}:\d\d:\d\d(?![.\d])", re.ASCII)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.ASCII)
 _UNIT_S = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 _UNIT_S |= {"d": 86400, "day": 86400, "w": 604800, "week": 604800}
@@ -39,6 +43,11 @@ def format_time(time: datetime) -> str:
     return time.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
+def format_local(time: datetime) -> str:
+    """Write a time for a person: local, to the second, with its zone, as `parse_time` reads it."""
+    return time.astimezone().isoformat(" ", "seconds").replace("+00:00", "Z")
+
+
 def format_short(times: Sequence[datetime], now: datetime | None = None) -> list[str]:
     """Write times for a person: local, to the second, and without what all of them share with now.
 
@@ -48,6 +57,7 @@ def format_short(times: Sequence[datetime], now: datetime | None = None) -> list
 
     Returns:
         One text for each: all have the time of the day, and, unless all are of today, the day, with the year if needed.
+        `parse_time` reads them; `zone_of` says where they are local.
     """
     local, today = [time.astimezone() for time in times], (now or utc_now()).astimezone().date()
     form = "%Y-%m-%d %H:%M:%S"
@@ -56,6 +66,11 @@ def format_short(times: Sequence[datetime], now: datetime | None = None) -> list
     elif all(time.year == today.year for time in local):
         form = "%m-%d %H:%M:%S"
     return [time.strftime(form) for time in local]
+
+
+def zone_of(times: Sequence[datetime]) -> str:
+    """Return the zone that local times are in, such as `+01:00` or `Z`; of several all of them."""
+    return "/".join(dict.fromkeys(format_local(time)[19:] for time in times))
 
 
 def read_time(text: str) -> datetime:
@@ -69,13 +84,24 @@ def read_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+def parse_until(given: str | datetime, now: datetime | None = None) -> datetime:
+    """Read a time as `parse_time` does, that up to which something counts.
+
+    A text with seconds and without their fraction means the end of that second: times are shown so.
+    """
+    moment = parse_time(given, now)
+    is_second = isinstance(given, str) and _WHOLE_SECOND.search(given) is not None
+    return moment.replace(microsecond=999_999) if is_second else moment
+
+
 def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
     """Read a time as people type it, or as a program gives it.
 
     Args:
         given: An ISO date or time, `now`, a distance from now such as `-2h`, `2 hours ago` or `in 10m`, or a time of
-            the day, which is today's, or that of `yesterday`. The name of a time zone may follow a date or a time;
-            without a zone it is local time. A day alone is its first moment.
+            the day, which is today's, or that of `yesterday`, or of a day of the week: the last one before today. The
+            name of a time zone may follow a date or a time; without a zone it is local time. A day alone is its first
+            moment.
         now: What `now` and distances refer to; the machine's clock when omitted.
 
     Returns:
@@ -116,8 +142,13 @@ def _on_a_day(text: str, now: datetime) -> datetime | None:
 
         zone = ZoneInfo(found["zone"])
     day = (found["day"] or "today").lower()
-    if day in ("today", "yesterday"):
-        day = (now.astimezone(zone).date() - timedelta(days=day == "yesterday")).isoformat()
+    if not day[0].isdigit():
+        today = now.astimezone(zone).date()
+        named = day.removeprefix("last ")
+        back = (today.weekday() - _DAYS.index(named) - 1) % 7 + 1 if named in _DAYS else int(day == "yesterday")
+        day = (today - timedelta(days=back)).isoformat()
+    elif len(day) == len("11-20"):
+        day = f"{now.astimezone(zone).year}-{day}"
     time = f"{int(found['hour']):02}{found['rest']}" if found["hour"] else "00:00"
     return datetime.fromisoformat(f"{day}T{time}").replace(tzinfo=zone)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from wlc.farm.clock import format_age, utc_now
+from wlc.farm.clock import format_age, format_local, utc_now
 from wlc.farm.errors import InvalidError
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
@@ -65,6 +65,27 @@ def _no_rate(text: str) -> InvalidError:
 
 # Names that end so are of this unit.
 _SECONDS, _BYTES = "_s", "bytes"
+
+
+# Called with units done, units in all, and what is being done.
+Progress = Callable[[int, int, str], None]
+
+
+class Doing(str):
+    """What a long work does at present, as told to a function that shows progress.
+
+    Attributes:
+        rows: Rows done since the work began; `bytes`: bytes; None for what is not counted.
+    """
+
+    rows: int | None
+    bytes: int | None
+
+    def __new__(cls, text: str, rows: int | None = None, bytes: int | None = None) -> Doing:  # noqa: A002
+        """Return a text with its amounts."""
+        made = super().__new__(cls, text)
+        made.rows, made.bytes = rows, bytes
+        return made
 
 
 class ForPeople:
@@ -132,12 +153,17 @@ def in_words(name: str, value: object) -> object:
     if isinstance(value, datetime):
         past = utc_now() - value
         ago = f" ({duration(past)} ago)" if past >= timedelta(0) else ""
-        return f"{value.astimezone():%Y-%m-%d %H:%M:%S}{ago}"
+        return f"{format_local(value)}{ago}"
     if isinstance(value, int | float) and name.endswith(_SECONDS):
         return duration(timedelta(seconds=value))
     if isinstance(value, int) and name.endswith(_BYTES):
         return format_bytes(value)
     return f"{value:,}" if isinstance(value, int) else value
+
+
+def longest_unit(length: timedelta) -> str:
+    """Write a length of time in its largest unit alone, such as `3d`, for a table; a time to come is `0s`."""
+    return duration(timedelta(seconds=max(int(length.total_seconds()), 0))).partition(" ")[0]
 
 
 def duration(length: timedelta) -> str:

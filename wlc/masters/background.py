@@ -12,6 +12,7 @@ from wlc.farm.retry import UNPUBLISHED_S
 from wlc.masters.due_snapshots import SnapshotKeeper, try_take_due
 from wlc.masters.fence import remembering_fence
 from wlc.masters.publish import publish
+from wlc.masters.signs import Signs
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -33,6 +34,7 @@ class Publisher:
         self.failure: FarmError | None = None
         self._source = source
         self._snapshots = SnapshotKeeper(lambda: nullcontext((source, self.database)))
+        self._signs = Signs(source, lambda: self.database, lambda: self.failure.message if self.failure else "")
         self._is_stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -42,6 +44,7 @@ class Publisher:
             self._is_stopped.clear()
             self._thread = threading.Thread(target=self._beat, name=f"wlc beat {self._source}", daemon=True)
             self._thread.start()
+            self._signs.start()
 
     def stop(self) -> None:
         """End the background thread; returns when it and a snapshot that it takes have ended."""
@@ -49,8 +52,16 @@ class Publisher:
             self._is_stopped.set()
             self._thread.join()
             self._thread = None
+        self._signs.stop()
         # It reads the database, which its owner may close now.
         self._snapshots.wait()
+
+    def close(self) -> FarmError | None:
+        """Stop, publish what waits, and say that the publisher closed; return why that failed, None if it did not."""
+        self.stop()
+        self.try_publish()
+        self._signs.close()
+        return self.failure
 
     def settle(self) -> None:
         """Publish if the database was fenced off; a site is compared with its own log before anybody commits."""

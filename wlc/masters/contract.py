@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile, Taken, Transaction
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.master_state import MasterState, Wish
@@ -428,8 +429,13 @@ class Source(ABC):
     # What a master does now and then
 
     @abstractmethod
-    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         """Publish a snapshot at the tick that it remembers; a later one publishes everything before.
+
+        Args:
+            database: Where to publish.
+            is_first: It begins a history.
+            progress: Called with tables copied, tables in all, and what is being done.
 
         Raises:
             UnsupportedError: Something bypassed the capture, so that no tick describes the database.

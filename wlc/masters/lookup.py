@@ -12,15 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.clock import parse_age
 from wlc.farm.config import parse_beat
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
+from wlc.farm.health import change_health
 from wlc.farm.paths import CONFIG
 from wlc.masters import adapters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from wlc.masters.contract import Source
 
@@ -128,6 +130,8 @@ def beat(
     beat_s: float | None = None,
     farm: str | os.PathLike[str] | None = None,
     *,
+    expect_every: timedelta | str | None = None,
+    sign_every: timedelta | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> float:
     """Return or set the beat, seconds; masters that are open follow at their next beat.
@@ -136,13 +140,21 @@ def beat(
         db: As for `resolve`.
         beat_s: The new beat; 0 publishes every commit.
         farm: As for `resolve`.
+        expect_every: Longest time between two commits that is in order, for example `1h`; zero: any. `wlc.databases`
+            and the service say that a database is late where its last commit is older.
+        sign_every: How often a publisher says that it is there while it publishes nothing; zero: never.
         storage_options: As for `resolve`.
 
     Raises:
         InvalidError: The beat is invalid.
         FencedError: The source is a copy of a master, whose beat it is.
     """
-    database = resolve(db, farm, storage_options=storage_options, changes=beat_s is not None)
+    given = {"expect_every": parse_age(expect_every), "sign_every": parse_age(sign_every)}
+    changed: dict[str, Any] = {name: age for name, age in given.items() if age is not None}
+    database = resolve(db, farm, storage_options=storage_options, changes=beat_s is not None or bool(changed))
+    if changed:
+        database.config()  # A name that the farm does not hold is refused.
+        change_health(database, lambda health: replace(health, **changed))
     if beat_s is None:
         return database.config().beat_s
     parse_beat(str(beat_s))

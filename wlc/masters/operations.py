@@ -23,12 +23,14 @@ from wlc.masters.lookup import opened_master
 from wlc.masters.master_state import Wish
 from wlc.masters.publish import publish
 from wlc.masters.running import publish_and_settle
+from wlc.masters.signs import note_flushed
 from wlc.masters.status import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Manifest
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import Source
@@ -105,19 +107,30 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
     """
     with opened_master(source, storage_options) as (found, database):
         flushed = publish_and_settle(found, database)
+        note_flushed(found, database)
         found.warn_bypassed()
         try_take_due(found, database)
         return flushed
 
 
-def snapshot(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Manifest:
+def snapshot(
+    source: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
     """Take a new snapshot at the current tick; what waits is published first.
+
+    Args:
+        source: Path or URL of the master.
+        storage_options: As for `flush`.
+        progress: Called with tables copied, tables in all, and what is being done.
 
     Raises:
         UnsupportedError: Something bypassed the capture, so that no tick describes the database.
     """
     with opened_master(source, storage_options) as (found, database):
-        return found.take_snapshot(database, is_first=False)
+        return found.take_snapshot(database, is_first=False, progress=progress)
 
 
 def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> MasterStatus:

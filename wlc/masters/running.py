@@ -15,6 +15,7 @@ from wlc.masters.due_snapshots import SnapshotKeeper
 from wlc.masters.fence import settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import Flushed, publish
+from wlc.masters.signs import giving_signs
 
 if TYPE_CHECKING:
     import threading
@@ -70,7 +71,7 @@ def run(
     wait_s = 0.0
     while not is_stopped.wait(wait_s):
         try:
-            with opened_master(source, storage_options) as (found, database):
+            with opened_master(source, storage_options) as (found, database), giving_signs(found, database):
                 is_first = True
                 pause = _Pause(found, is_stopped)
                 while not is_stopped.is_set():

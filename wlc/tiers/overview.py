@@ -117,7 +117,12 @@ def tier_tree(
     tree = read_tree(database, utc_now())
     for problem in tree.damaged:
         warnings.warn(problem, stacklevel=2)
-    return TierTree(database.url, tuple(_members(tree, database.url)), tree.settings, tree.damaged)
+    return TierTree(database.url, members_of(tree, database.url), tree.settings, tree.damaged)
+
+
+def members_of(tree: Tree, url: str) -> tuple[TierMember, ...]:
+    """Return everybody in a tree, the origin first; `url` is the origin's."""
+    return tuple(_members(tree, url))
 
 
 def _members(tree: Tree, url: str) -> Iterable[TierMember]:

@@ -19,7 +19,7 @@ from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, UnavailableError
-from wlc.farm.human_form import ForPeople, parse_rate
+from wlc.farm.human_form import Doing, ForPeople, parse_rate
 from wlc.farm.keeping import change_policy
 from wlc.farm.model import Position
 from wlc.farm.parameters import takes
@@ -271,7 +271,7 @@ class Shipping:
         self._count(copied.sizes, copied.data)
         self._batches += 1
         if self._progress:
-            self._progress(self._batches, total, f"copying batch {copied.number}")
+            self._progress(self._batches, total, Doing(f"copying batch {copied.number}", bytes=self._bytes))
 
     def _overtaken(self, where: str) -> UnavailableError:
         """Build the error for what others have copied and pruned in the relay while this run was halted."""

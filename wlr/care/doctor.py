@@ -21,18 +21,23 @@ from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.human_form import ForPeople, format_bytes
 from wlc.farm.store.contract import PROBE
+from wlc.tiers.listing import entry_of
+from wlc.tiers.standing import IS_STOPPED
 from wlr.engine.adapters import target_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from wlc.farm.database import FarmDatabase
+    from wlc.tiers.listing import FarmEntry
     from wlc.tiers.overview import TierMember
     from wlr.engine.contract import Target
     from wlr.engine.replica_state import ReplicaState
 
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
+# The check that says how the database is.
+VERDICT = "database"
 
 _PACKAGE = "dbfarm"
 _REQUIRED_NAME = re.compile(r"[\w.-]+")
@@ -78,8 +83,8 @@ def examine(
     The store is tested by writing a small object and deleting it again.
 
     Args:
-        place: A database in a farm, a master, or a replica; the machine alone if omitted.
-        farm: URL of the farm, for a bare name.
+        place: A database in a farm, a master, or a replica; if omitted, the machine and all databases of the farm.
+        farm: URL of the farm, for a bare name; WLC_FARM if omitted.
         storage_options: Options of the file systems.
 
     Returns:
@@ -90,7 +95,9 @@ def examine(
     """
     found = [_versions(), _scratch()]
     if place is None:
-        return found
+        url = farm or os.environ.get("WLC_FARM")
+        entries = wlc.databases(url, storage_options=storage_options) if url else []
+        return [*found, *(_verdict(f"database {entry.database}", entry) for entry in entries)]
     patient = _Patient(os.fspath(place), os.fspath(farm or ""))
     state, target = _replica(patient.place, storage_options)
     if state is not None and target is not None:
@@ -180,6 +187,7 @@ def _of_master(patient: _Patient, options: Mapping[str, Any] | None) -> Iterator
 
 def _of_farm(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
     config = database.config()
+    yield _verdict(VERDICT, entry_of(database.url, database.name, options=database.storage_options))
     yield _keys(patient, database)
     yield from _store(database)
     if config.write is not None and config.write - utc_now() > _CLOCK_MOST:
@@ -190,6 +198,11 @@ def _of_farm(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         yield _space("farm's disk", Path(database.url), sum(newest), f"wlc prune {patient}")
     yield from _readers(patient, database)
     yield _retention(patient, database)
+
+
+def _verdict(check: str, entry: FarmEntry) -> Checkup:
+    state = WRONG if entry.is_wrong else NOTE if entry.state == IS_STOPPED else GOOD
+    return Checkup(check, state, f"{entry.state}: {entry.why}", entry.remedy)
 
 
 def _keys(patient: _Patient, database: FarmDatabase) -> Checkup:
@@ -269,7 +282,7 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         message = f"{member.kind} {member.id} ({member.url}) is behind and does not come further"
         yield Checkup("readers", WRONG, message, look_at(tree, member))
     if not overdue and not tree.stuck:
-        yield Checkup("readers", GOOD, f"{len(found)} registered, nobody is silent for too long or stuck")
+        yield Checkup("readers", GOOD, f"{len(found)} registered, all seen recently, none stuck")
 
 
 def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.errors import InseparableError, InvalidError
 from wlc.farm.group_sizes import group_sizes
+from wlc.farm.health import note_proof, proof
 from wlc.farm.human_form import ForPeople
 from wlc.farm.reachable_past import read_window
 from wlr.care.verification import Verified, verify
@@ -105,6 +106,8 @@ def drill(
         found = verify(into, storage_options=storage_options, progress=progress)
         verified = time.monotonic()
     wrong = tuple(table.table for table in (*found.differing, *found.unverifiable))
+    told = f"restored to tick {result.tick}, {', '.join(wrong)} differ from the log" if wrong else ""
+    note_proof(database, drilled=proof(result.tick, told))
     return Drill(
         database.name,
         result.tick,

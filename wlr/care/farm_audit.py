@@ -24,7 +24,8 @@ from wlc.farm import digest
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.health import note_proof, proof
+from wlc.farm.human_form import Doing, ForPeople
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.names import as_digests, digests_json
@@ -122,6 +123,8 @@ def verify_farm(
             connection.close()
     if not audit.problems:
         remember(memory, found)
+    wrong = f"{audit.problems[0].path}: {audit.problems[0].problem}" if audit.problems else ""
+    note_proof(database, verified=proof(audit.tick, wrong))
     return _with_window(audit, database, wanted)
 
 
@@ -406,7 +409,7 @@ class _AuditRun:
 
     def _tell(self, done: int, total: int, text: str) -> None:
         if self._progress:
-            self._progress(done, total, text)
+            self._progress(done, total, Doing(text, self._rows, self._bytes))
 
     def _note(self, path: str, problem: str) -> None:
         self._problems.append(FarmProblem(path, problem))

@@ -15,6 +15,7 @@ from wlc.farm.paths import parse_log_path
 from wlc.farm.reachable_past import Window
 from wlc.farm.read_ahead import read_ahead
 from wlc.multi_master.circle import find_circle
+from wlc.tiers.listing import entry_of
 from wlr.care.doctor import GOOD, NOTE, WRONG, Checkup, examine
 from wlr.care.farm_audit import FarmAudit, verify_farm
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from wlc import RegisteredReader, SiteStatus
+    from wlc import FarmEntry, RegisteredReader, SiteStatus
     from wlc.farm.database import FarmDatabase
     from wlc.farm.keeping import KeepPolicy, Tag
     from wlc.farm.model import Batch
@@ -85,6 +86,7 @@ class DatabaseReport:
         made: When the report was made.
         since: The log was read from this time on; `is_cut`: the period has more batches than a report reads, and
             `since` is later than was wanted.
+        entry: How the database is, as in the list of its farm.
         log_bytes: Size of the whole log; `snapshot_bytes`: of the snapshots that are listed.
         can_go_back_to: Time from which on every state can be reached; None where nothing was published.
         older_ticks: Single states before it.
@@ -104,7 +106,7 @@ class DatabaseReport:
     made: datetime
     since: datetime
     is_cut: bool
-    state: str
+    entry: FarmEntry
     tick: int
     clock: datetime | None
     beat_s: float
@@ -173,7 +175,7 @@ def report(
         made=now,
         since=log.batches[0].arrived if log.is_cut else begin,
         is_cut=log.is_cut,
-        state=status.state,
+        entry=entry_of(database.url, database.name, options=storage_options),
         tick=status.tick,
         clock=status.clock,
         beat_s=status.beat_s,
@@ -256,3 +258,13 @@ def _snapshot(database: FarmDatabase, tick: int) -> SnapshotFact:
     files = [file for table in manifest.tables for file in table.files]
     rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
     return SnapshotFact(tick, manifest.clock, len(manifest.tables), rows, size)
+
+
+def published_per_hour(database: FarmDatabase, now: datetime) -> tuple[int, ...]:
+    """Return how many log files arrived in each of the last 24 hours, the oldest first."""
+    counts = [0] * 24
+    for entry in database.logs.list(f"{database.name}_", recursive=False):
+        hours = int((now - entry.arrived) / timedelta(hours=1))
+        if parse_log_path(database.name, entry.path) and 0 <= hours < len(counts):
+            counts[-1 - hours] += 1
+    return tuple(counts)

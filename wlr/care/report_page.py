@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,50 +21,149 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from wlc.farm.clock import format_age
+from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import InvalidError
-from wlc.farm.human_form import format_bytes
-from wlr.care.doctor import GOOD
+from wlc.farm.human_form import duration, format_bytes, longest_unit
+from wlc.tiers.standing import STATES
+from wlr.care.doctor import GOOD, VERDICT
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from wlc import FarmEntry
     from wlr.care.report import BatchFact, DatabaseReport, TableDay
+    from wlr.service.job_states import WorkStanding
 
     _Table = tuple[str, Sequence[str], Sequence[Sequence[object]]]
 
 
-def render(report: DatabaseReport) -> str:
-    """Return the page of a report. Names and messages of the farm are escaped, wherever they stand."""
+class Size(int):
+    """A number of bytes."""
+
+
+class Length(float):
+    """A length of time, in seconds."""
+
+
+def render(report: DatabaseReport, asset: str = "") -> str:
+    """Return the page of a report. Names and messages of the farm are escaped, wherever they stand.
+
+    Args:
+        report: What it shows.
+        asset: URL of the program that draws charts; the page carries the program with it if omitted.
+    """
+    drawn = charts(report)
+    return (
+        _environment(report.made)
+        .get_template("page.html")
+        .render(
+            report=report,
+            tiles=list(_tiles(report)),
+            urgent=[check for check in report.checks if check.state != GOOD and check.check != VERDICT],
+            audit_rows=[(problem.path, problem.problem) for problem in report.audit.problems] if report.audit else [],
+            charts=list(drawn),
+            figures=Markup(",".join(drawn.values())),  # noqa: S704 - `charts` makes it safe inside a script
+            asset=asset,
+            script=Markup("" if asset else script()),  # noqa: S704 - plotly's own
+            tables=list(_tables(report)),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDatabase:
+    """A line of the list of databases.
+
+    Attributes:
+        name: What it is called here; `href`: where its page is.
+        counts: Log files that arrived in each of the last 24 hours, the oldest first; empty if that is not known.
+    """
+
+    name: str
+    href: str
+    entry: FarmEntry
+    counts: tuple[int, ...] = ()
+    made: datetime = field(default_factory=utc_now)
+
+    @property
+    def rank(self) -> int:
+        """Its state, the worst first."""
+        return STATES.index(self.entry.state)
+
+    @property
+    def commit_age(self) -> float:
+        """Seconds since the last commit; one that never was is the oldest."""
+        return float("inf") if self.entry.age_s is None else self.entry.age_s
+
+    @property
+    def back_age(self) -> float:
+        """How far one can go back, in seconds."""
+        since = self.entry.can_go_back_to
+        return 0.0 if since is None else (self.made - since).total_seconds()
+
+    @property
+    def bars(self) -> list[tuple[int, float]]:
+        """Place and height, up to 10, of a bar for each hour in which something arrived."""
+        most = max(self.counts, default=0)
+        return [(at, round(10 * count / most, 1)) for at, count in enumerate(self.counts) if count]
+
+
+_COLUMNS = (
+    *(("database", "", False), ("state", "", False), ("commit", "number", False), ("lag", "number", True)),
+    *(("back to", "number", True), ("verified", "number", True), ("drilled", "number", True)),
+    *(("size", "number", True), ("24 hours", "", True), ("why", "", False)),
+)
+
+
+def databases_page(entries: Sequence[ListedDatabase], failing: Sequence[WorkStanding]) -> str:
+    """Return the page that lists databases, and the works of a service that fail.
+
+    Raises:
+        InvalidError: The packages that make pages are not installed; the hint names them.
+    """
+    require_packages()
+    wrong = sum(each.entry.is_wrong for each in entries)
+    summary = f"Databases: {len(entries)}, {f'in need of someone: {wrong}' if wrong else 'nothing is wrong'}"
+    summary += f", failing works: {len(failing)}" if failing else ""
+    made = utc_now()
+    listed = sorted(entries, key=lambda each: (each.rank if each.entry.is_wrong else len(STATES), each.name))
+    template = _environment(made).get_template("databases.html")
+    return template.render(entries=listed, failing=failing, columns=_COLUMNS, summary=summary, made=made)
+
+
+def _environment(made: datetime) -> Environment:
     # Everything is escaped but what this package made itself.
     environment = Environment(
         loader=PackageLoader("wlr.care", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"shown": shown, "bytes": format_bytes}
-    drawn = charts(report)
-    return environment.get_template("page.html").render(
-        report=report,
-        tiles=list(_tiles(report)),
-        urgent=[check for check in report.checks if check.state != GOOD],
-        audit_rows=[(problem.path, problem.problem) for problem in report.audit.problems] if report.audit else [],
-        charts=list(drawn),
-        figures=Markup(",".join(drawn.values())),  # noqa: S704 - `charts` makes it safe inside a script
-        script=Markup(script()),  # noqa: S704 - plotly's own
-        tables=list(_tables(report)),
-    )
+    environment.tests["moment"] = lambda value: isinstance(value, datetime)
+    environment.filters |= {
+        "moment": shown,
+        "shown": lambda value: shown(value, made),
+        "bytes": format_bytes,
+        "size": lambda count: "–" if count is None else format_bytes(count),
+        "age": lambda time: "–" if time is None else longest_unit(made - time),
+        "length_of": lambda seconds: "–" if seconds is None else longest_unit(timedelta(seconds=seconds)),
+    }
+    return environment
 
 
-def shown(value: object) -> str:
-    """Write a value for people; times are in UTC, because whoever reads the page may be anywhere."""
+def shown(value: object, made: datetime | None = None) -> str:
+    """Write a value for people; times are in UTC, because the page can be read anywhere, with their age at `made`."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        age = f" ({duration(_whole(made - value))} ago)" if made is not None and made >= value else ""
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") + age
     if isinstance(value, timedelta):
         return format_age(value)
+    if isinstance(value, Size):
+        return format_bytes(value)
+    if isinstance(value, Length):
+        return duration(_whole(timedelta(seconds=value)))
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
@@ -71,29 +171,41 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def _size(count: int | None) -> str | None:
-    return None if count is None else format_bytes(count)
+def _whole(length: timedelta) -> timedelta:
+    return timedelta(seconds=round(length.total_seconds()))
+
+
+def _size(count: int | None) -> Size | None:
+    return None if count is None else Size(count)
+
+
+def _length(seconds: float | None) -> Length | None:
+    return None if seconds is None else Length(seconds)
 
 
 def _tiles(report: DatabaseReport) -> Iterator[tuple[str, object]]:
-    yield "State", report.state
-    yield "Last transaction", report.tick
-    yield "Committed", report.clock
+    entry = report.entry
+    yield "Last transaction", entry.tick
+    yield "Committed", entry.clock
+    yield "Publisher seen", entry.seen
     yield "Beat", format_age(timedelta(seconds=report.beat_s))
     yield "Can go back to", report.can_go_back_to
+    yield "Slowest reader", _length(entry.lag_s)
     yield "Readers", len(report.readers)
-    yield "Log", format_bytes(report.log_bytes)
-    yield "Snapshots", f"{report.snapshot_count} ({format_bytes(report.snapshot_bytes)})"
+    yield "Verified", entry.verified
+    yield "Drilled", entry.drilled
+    yield "Log", Size(report.log_bytes)
+    yield f"{report.snapshot_count} snapshots", Size(report.snapshot_bytes)
     yield "Bytes per changed row", report.bytes_per_row
 
 
 def _tables(report: DatabaseReport) -> Iterator[_Table]:
     yield (
         "Who reads it",
-        ("target", "kind", "host", "transaction", "behind", "seconds behind", "last seen", "keeps from pruning"),
+        ("target", "kind", "host", "transaction", "transactions behind", "behind", "last seen", "keeps from pruning"),
         [
             (
-                *(each.target, each.kind, each.host, each.tick, each.lag_transactions, each.lag_s, each.seen),
+                *(each.target, each.kind, each.host, each.tick, each.lag_transactions, _length(each.lag_s), each.seen),
                 _size(each.held_bytes),
             )
             for each in report.readers
@@ -101,9 +213,18 @@ def _tables(report: DatabaseReport) -> Iterator[_Table]:
     )
     yield (
         "Tiers",
-        ("tier", "id", "kind", "reads", "state", "attention", "transaction", "seconds behind"),
+        ("tier", "id", "kind", "reads", "state", "attention", "transaction", "behind"),
         [
-            (each.tier, each.id, each.kind, each.upstream, each.state, ", ".join(each.marks), each.tick, each.lag_s)
+            (
+                each.tier,
+                each.id,
+                each.kind,
+                each.upstream,
+                each.state,
+                ", ".join(each.marks),
+                each.tick,
+                _length(each.lag_s),
+            )
             for each in report.tiers
             if any(other.kind == "relay" for other in report.tiers)
         ],
@@ -119,7 +240,7 @@ def _tables(report: DatabaseReport) -> Iterator[_Table]:
     yield (
         "Snapshots",
         ("transaction", "committed", "tables", "rows", "size"),
-        [(each.tick, each.clock, each.tables, each.rows, format_bytes(each.bytes)) for each in report.snapshots],
+        [(each.tick, each.clock, each.tables, each.rows, Size(each.bytes)) for each in report.snapshots],
     )
     yield "Tags", ("name", "transaction"), [(each.name, each.tick) for each in report.tags]
     yield "Checks", ("check", "state", "found"), [(each.check, each.state, each.found) for each in report.checks]
@@ -131,7 +252,7 @@ _MOST_TABLES = 8
 # Most of a day, which is the unit of an axis of dates in milliseconds.
 _BAR_MS = 20 * 3_600_000
 # The bars of a database that is new would fill the chart.
-_LEAST_DAYS = 7
+_LEAST_DAYS = 3
 
 
 def script() -> str:
@@ -181,6 +302,7 @@ def _growth(batches: Sequence[BatchFact]) -> go.Figure | None:
     for batch in batches:
         bytes_of[batch.arrived.date()] += batch.bytes
     figure = _figure("bytes")
+    figure.update_yaxes(tickformat="~s", ticksuffix="B")
     _add_days(figure, bytes_of)
     _span_days(figure, bytes_of)
     return figure
@@ -192,9 +314,9 @@ def _add_days(figure: go.Figure, amounts: Mapping[date, int], name: str = "") ->
 
 
 def _span_days(figure: go.Figure, days: Collection[date]) -> None:
-    """Let the axis show all days, and at least a week."""
-    last, half = max(days), timedelta(hours=12)
-    first = min(*days, last - timedelta(days=_LEAST_DAYS - 1))
+    """Let the axis begin with the first day, and show all days and at least three."""
+    first, half = min(days), timedelta(hours=12)
+    last = max(*days, first + timedelta(days=_LEAST_DAYS - 1))
     end = datetime.combine(last, time()) + half
     span = [(datetime.combine(first, time()) - half).isoformat(), end.isoformat()]
     figure.update_xaxes(tickformat="%e %b", nticks=min((last - first).days + 1, 8), range=span)
@@ -224,11 +346,11 @@ def _table_chart(days: Sequence[TableDay]) -> go.Figure | None:
 _PACKAGES = ("jinja2", "plotly")
 
 
-def report_page(report: DatabaseReport) -> str:
-    """Return a report as one HTML page that needs nothing from the network.
+def require_packages() -> None:
+    """Refuse to make pages without the packages for that.
 
     Raises:
-        InvalidError: The packages that make pages are not installed; the hint names them.
+        InvalidError: They are not installed; the hint names them.
     """
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
@@ -236,7 +358,15 @@ def report_page(report: DatabaseReport) -> str:
             f"a page needs packages that are not installed: {', '.join(missing)}", hint="pip install 'dbfarm[report]'"
         )
 
-    return render(report)
+
+def report_page(report: DatabaseReport, asset: str = "") -> str:
+    """Return a report as one HTML page, which without an `asset` needs nothing from the network.
+
+    Raises:
+        InvalidError: The packages that make pages are not installed; the hint names them.
+    """
+    require_packages()
+    return render(report, asset)
 
 
 def write_report(report: DatabaseReport, out: str | os.PathLike[str]) -> Path:

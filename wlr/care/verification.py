@@ -20,7 +20,7 @@ from wlc.farm import typed_names
 from wlc.farm.database import describe_file
 from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import Doing, ForPeople
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
 from wlc.farm.typed_names import tables_meant
 from wlr.engine.adapters import target_at
@@ -112,10 +112,11 @@ def verify(
         target.scanned(Path(work), storage_options) as scan,
     ):
         wanted = chosen_tables(scan, tables)
-        found = []
+        found: list[TableCheck] = []
         for number, name in enumerate(wanted):
             if progress:
-                progress(number, len(wanted), f"reading {name}")
+                rows = sum(check.rows or 0 for check in found)
+                progress(number, len(wanted), Doing(f"reading {name}", rows))
             found.append(_check(scan, name))
         differing = [name for name, check in zip(wanted, found, strict=True) if check.outcome in _LOCATED]
         if locate and (present := [name for name in differing if name in scan.layouts]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from wlr.engine.contract import Lake, Target
 
 _PARQUET = "parquet://"
+# Endings of files that no replica is.
+_OTHER_FORMATS = frozenset(
+    ".csv .tsv .txt .json .jsonl .ndjson .parquet .sqlite .sqlite3 .xlsx .arrow .avro .gz .zip".split()
+)
 _POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -73,6 +78,12 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
     if is_folder:
         return _parquet_place(str(path), options)
     refuse_path(path)
+    if path.suffix.lower() in _OTHER_FORMATS and not path.exists():
+        stem = shlex.quote(str(path.with_suffix("")))
+        raise InvalidError(
+            f"{text} cannot be a replica: that is a DuckDB file, a folder of Parquet files, or a PostgreSQL database",
+            hint=f"--into {stem}.duckdb, or --into {stem}/ for Parquet files; wlr feed writes CSV and JSON",
+        )
     return Place("duckdb", str(path), without_password(str(path)), options)
 
 

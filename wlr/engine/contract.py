@@ -8,6 +8,7 @@ The contract of who does large work for a target: its caller hands it in, since 
 from __future__ import annotations
 
 import shlex
+import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.human_form import Doing
 from wlc.farm.model import Digest
 from wlc.farm.typed_names import file_meant
 from wlr.replay.plan.failure import MEMORY_HINT, ContradictionError, StepError
@@ -429,6 +431,9 @@ class OpenReplica(ABC):
         self.close()
 
 
+_WATCH_EVERY_S = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class NewReplica:
     """What a new replica is made of.
@@ -456,11 +461,21 @@ class NewReplica:
             return []
         return [table for table in self.manifest.tables if matches(table.table, self.state.tables)]
 
-    def load(self, load_table: Callable[[SnapshotTable, list[Path]], int]) -> None:
+    @property
+    def rows(self) -> int:
+        """Rows of the tables."""
+        return sum(map(_rows, self.tables))
+
+    def load(
+        self,
+        load_table: Callable[[SnapshotTable, list[Path]], int],
+        loading: duckdb.DuckDBPyConnection | None = None,
+    ) -> None:
         """Load all tables.
 
         Args:
             load_table: Loads one table from local files and returns how many rows the table has then.
+            loading: The connection that loads it, which says how far it is; None for another engine.
 
         Raises:
             CorruptError: A table has other columns, or another number of rows, than the manifest says.
@@ -469,29 +484,61 @@ class NewReplica:
         from wlr.engine.calculator import connect_free_of
 
         with connect_free_of("main") as connection:
-            self._load(connection, load_table)
+            self._load(connection, load_table, loading)
 
     def _load(
-        self, connection: duckdb.DuckDBPyConnection, load_table: Callable[[SnapshotTable, list[Path]], int]
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        load_table: Callable[[SnapshotTable, list[Path]], int],
+        loading: duckdb.DuckDBPyConnection | None,
     ) -> None:
         from wlc.dialect.duckdb.file_columns import refuse_other_rows
 
-        total, done = sum(_rows(table) for table in self.tables), 0
+        total, done = self.rows, 0
         for table in self.tables:
-            if self.progress:
-                self.progress(done, total, f"loading {table.table}")
+            what, rows = f"loading {table.table}", _rows(table)
+            self._tell(done, total, what)
             fetched = [self.fetch(file) for file in table.files]
             paths = {str(local): file.path for local, file in zip(fetched, table.files, strict=True)}
             try:
                 refuse_other_rows(connection, table, paths)
-                found = load_table(table, fetched)
+                with self._watching(loading, lambda share: self._tell(done + int(share * rows), total, what)):  # noqa: B023
+                    found = load_table(table, fetched)
             finally:
                 for file in fetched:
                     self.release(file)
-            if found != _rows(table):
-                message = f"the snapshot's table {table.table} has {found} rows, the manifest says {_rows(table)}"
+            if found != rows:
+                message = f"the snapshot's table {table.table} has {found} rows, the manifest says {rows}"
                 raise CorruptError(message)
             done += found
+        self._tell(done, total, "loaded")
+
+    @contextmanager
+    def _watching(self, loading: duckdb.DuckDBPyConnection | None, tell: Callable[[float], None]) -> Iterator[None]:
+        """Tell now and then which share of the present statement is done, from 0 to 1."""
+        if loading is None or self.progress is None:
+            yield
+            return
+        # https://duckdb.org/docs/current/configuration/overview: DuckDB counts only if it may show a bar.
+        loading.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
+        has_ended = threading.Event()
+
+        def watch() -> None:
+            while not has_ended.wait(_WATCH_EVERY_S):
+                if (percent := loading.query_progress()) > 0:
+                    tell(min(percent / 100, 1.0))
+
+        watcher = threading.Thread(target=watch, name="loading", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            watcher.join()
+
+    def _tell(self, done: int, total: int, what: str) -> None:
+        if self.progress:
+            self.progress(done, total, Doing(what, rows=done))
 
 
 def _rows(table: SnapshotTable) -> int:

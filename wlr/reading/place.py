@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm import typed_names
-from wlc.farm.clock import parse_time
+from wlc.farm.clock import parse_until
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.typed_names import tables_meant
 from wlr.engine.adapters import target_at
@@ -64,7 +64,7 @@ def stop_of(tick: int | None, until: str | datetime | None) -> Stop:
         raise InvalidError("tick and until exclude each other", hint="Leave one of them out.")
     if tick is not None and tick < 0:
         raise InvalidError(f"{tick} is not a tick", hint="A tick is a number from 0 on: tick=0.")
-    return Stop(tick, None if until is None else parse_time(until))
+    return Stop(tick, None if until is None else parse_until(until))
 
 
 def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:

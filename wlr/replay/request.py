@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 import wlc
-from wlc.farm.clock import parse_age, parse_time, utc_now
+from wlc.farm.clock import format_local, parse_age, parse_until, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.keeping import find_tag
@@ -289,11 +289,11 @@ def _stop(
         return Stop(tick, is_awaited=is_awaited and tick is not None)
     now = utc_now()
     try:
-        moment = parse_time(until, now)
+        moment = parse_until(until, now)
     except InvalidError as error:
         return Stop(_tagged(database, str(until), error), is_awaited=is_awaited)
-    if moment > now and not is_awaited:
-        message = f"{moment.isoformat()} is in the future: what will be committed until then is unknown"
+    if moment.replace(microsecond=0) > now and not is_awaited:
+        message = f"{format_local(moment)} is in the future: what will be committed until then is unknown"
         raise InvalidError(message, hint="Leave --until out to go to the end, or wait with --follow.")
     return Stop(None, moment, is_awaited=is_awaited)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import newest_batches
 from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import Doing, ForPeople
 from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
@@ -63,7 +63,8 @@ class Replicated(ForPeople):
         transactions: Number of transactions applied from the log; `rows`: row images in them; `bytes`: size of the
             data files that hold them.
         batches: Number of log files they came from.
-        snapshot: Tick of the snapshot that this run made the replica from; None if the replica existed before.
+        snapshot: Tick of the snapshot that this run made the replica from, `loaded`: its rows; None if the replica
+            existed before.
         is_paused: The replica stays where it is until `resume`, so that nothing was done.
         is_reached: Nothing more can come at or before the stop: its tick, or a transaction after its time, is
             published. True where no stop was given.
@@ -83,6 +84,7 @@ class Replicated(ForPeople):
     is_back: bool = False
     anew: str = ""
     bytes: int = 0
+    loaded: int | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ class Replay:
     options: ReplicaOptions = field(default_factory=ReplicaOptions)
     key_file: str = ""
     _made_from: int | None = None
+    _loaded: int | None = None
     _peeked: tuple[Batch, str] | None = None
     _file: DatabaseFile | None = field(init=False)
     _fetcher: Fetcher = field(init=False)
@@ -197,6 +200,7 @@ class Replay:
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         new = NewReplica(state, manifest, fetch, self.database.release, self._folders(), self.progress)
+        self._loaded = new.rows if manifest else None
         try:
             if not state.filters:
                 build(new)
@@ -466,15 +470,20 @@ class Replay:
     def _report(self, step: Step) -> None:
         if self.progress:
             total = max(self._end - self._start, 1)
-            self.progress(min(step.last - self._start, total), total, f"at tick {step.last}")
+            now = Doing(f"at tick {step.last}", self._totals.rows, self._totals.bytes)
+            self.progress(min(step.last - self._start, total), total, now)
 
     def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Replicated:
         totals = self._totals
         counts = totals.transactions, totals.rows, len(totals.batches)
         # More may have been published, and applied, than was listed at first.
         is_reached = self._is_reached or self.stop.is_passed(tick, clock)
-        made = self._made_from
-        return Replicated(tick, clock, *counts, made, is_dry_run, is_reached=is_reached, bytes=totals.bytes)
+        return Replicated(
+            *(tick, clock, *counts, self._made_from, is_dry_run),
+            is_reached=is_reached,
+            bytes=totals.bytes,
+            loaded=self._loaded,
+        )
 
     def _register(self, state: ReplicaState) -> None:
         if self.registers:

@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from html import escape
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+import wlc
 import wlr
+from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, InvalidError
-from wlr.care.report_page import report_page
+from wlc.farm.version import __version__
+from wlc.tiers.listing import entry_of, not_read
+from wlr.care.report import published_per_hour
+from wlr.care.report_page import ListedDatabase, databases_page, report_page, require_packages, script
 from wlr.service.settings import MasterItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from wlr.service.job_states import Board
+    from wlr.service.job_states import Board, WorkStanding
     from wlr.service.metrics import Exposition
     from wlr.service.settings import ListedFarm, ServiceSettings
 
@@ -50,9 +58,8 @@ class Listener:
         try:
             self._server = _Server((host.strip("[]"), int(port)), _handler(board, exposition, pages))
         except OSError as error:
-            raise InvalidError(
-                f"cannot listen on {address}: {error.strerror}", hint="--listen 127.0.0.1:9188"
-            ) from error
+            hint = f"--listen {host or '127.0.0.1'}:{_free_port(host, int(port))}"
+            raise InvalidError(f"cannot listen on {address}: {error.strerror}", hint=hint) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="listener", daemon=True)
         self._thread.start()
 
@@ -68,6 +75,15 @@ class Listener:
         self._thread.join()
 
 
+def _free_port(host: str, port: int) -> int:
+    """Return a port near a taken one that is free at present; the usual one where the address is no one's."""
+    for near in range(port + 1, port + 20):
+        with suppress(OSError), socket.socket() as tried:
+            tried.bind((host.strip("[]"), near))
+            return near
+    return 9188
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # `close` does not wait for somebody who reads slowly.
@@ -78,10 +94,12 @@ class _Server(ThreadingHTTPServer):
 
 
 def health(board: Board) -> tuple[int, dict[str, object]]:
-    """Return the HTTP status and the text of `/healthz`: 200 if nothing fails, 503 with the failures otherwise."""
-    failing = board.failing()
-    listed = [{"item": each.item, "work": each.work, "failures": dict(each.failures)} for each in failing]
-    return (503 if failing else 200), {"is_well": not failing, "failing": listed}
+    """Return the HTTP status and the text of `/healthz`: 200, or 503 with what fails or needs someone."""
+    failing, wrong = board.failing(), board.wrong()
+    works = [{"item": each.item, "work": each.work, "failures": dict(each.failures)} for each in failing]
+    databases = [{"database": each.database, "state": each.state, "why": each.why} for each in wrong]
+    is_well = not failing and not wrong
+    return (200 if is_well else 503), {"is_well": is_well, "failing": works, "databases": databases}
 
 
 def _handler(board: Board, exposition: Exposition, pages: Pages | None) -> type[BaseHTTPRequestHandler]:
@@ -99,15 +117,17 @@ def _handler(board: Board, exposition: Exposition, pages: Pages | None) -> type[
                 status, said = health(board)
                 self._answer(status, "application/json", json.dumps(said).encode())
             elif pages is not None and (page := pages.answer(path)) is not None:
-                self._answer(page.status, page.kind, page.content)
+                self._answer(page.status, page.kind, page.content, is_lasting=path == SCRIPT)
             else:
                 self._answer(404, "text/plain; charset=utf-8", b"/, /metrics and /healthz\n")
 
         do_HEAD = do_GET  # noqa: N815
 
-        def _answer(self, status: int, kind: str, content: bytes) -> None:
+        def _answer(self, status: int, kind: str, content: bytes, *, is_lasting: bool = False) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
+            if is_lasting:
+                self.send_header("Cache-Control", "max-age=86400")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if self.command != "HEAD":
@@ -123,7 +143,10 @@ log = logging.getLogger("wlr.service")
 
 # A page is made anew when it is older than this, and older than it took to make.
 _FRESH_S = 10.0
+_AT_ONCE = 8
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+# The program that draws charts: several megabytes, which a browser fetches once.
+SCRIPT = f"/charts-{__version__}.js"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +160,38 @@ class WebAnswer:
 
 @dataclass
 class _Page:
-    """The page of one database, and the lock that lets only one request make it."""
+    """A page, how it is made, and the lock that lets only one request make it."""
 
-    database: str
-    farm: ListedFarm | None
+    make: Callable[[], str]
     lock: threading.Lock = field(default_factory=threading.Lock)
     answer: WebAnswer | None = None
     fresh_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A database that an item of the file is about."""
+
+    database: str
+    farm: ListedFarm | None
+
+    @property
+    def where(self) -> dict[str, Any]:
+        farm = self.farm
+        return {"farm": farm.url if farm else None, "storage_options": (farm.options if farm else None) or None}
+
+    def page(self) -> str:
+        return report_page(wlr.report(self.database, **self.where), SCRIPT)
+
+    def listed(self, name: str) -> ListedDatabase:
+        href, options = f"/{quote(name)}", self.where["storage_options"]
+        try:
+            found = wlc.resolve(self.database, **self.where)
+            entry = entry_of(found.url, found.name, options=options)
+            counts = published_per_hour(found, utc_now())
+        except (FarmError, OSError) as error:
+            return ListedDatabase(name, href, not_read(name, "database", error))
+        return ListedDatabase(name, href, entry, counts)
 
 
 class Pages:
@@ -151,39 +199,45 @@ class Pages:
 
     Args:
         settings: Name the databases.
+        board: Which works fail.
         now: A clock that never goes back, in seconds.
     """
 
-    def __init__(self, settings: ServiceSettings, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ServiceSettings, board: Board, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._pages = _pages(settings)
+        self._board = board
+        self.change(settings)
 
     def change(self, settings: ServiceSettings) -> None:
         """Go on with other settings."""
-        self._pages = _pages(settings)
+        places = _places(settings)
+        self._pages = {name: _Page(place.page) for name, place in places.items()}
+        self._list = _Page(partial(_list_of, places, self._board.failing))
 
     def answer(self, path: str) -> WebAnswer | None:
-        """Answer a request: `/` shows the only database or lists them, `/NAME` shows one; None for another path."""
-        pages, name = self._pages, unquote(path.removeprefix("/"))
-        if name in pages:
-            return self._made(pages[name])
-        if name or not pages:
+        """Answer a request: `/` lists the databases, `/NAME` shows one; None for another path."""
+        name = unquote(path.removeprefix("/"))
+        if path == SCRIPT:
+            return _answer(script, "text/javascript; charset=utf-8")
+        if name in self._pages:
+            return self._made(self._pages[name])
+        if name or not self._pages:
             return None
-        return self._made(next(iter(pages.values()))) if len(pages) == 1 else _index(pages)
+        return self._made(self._list)
 
     def _made(self, page: _Page) -> WebAnswer:
         with page.lock:
             if page.answer is None or self._now() >= page.fresh_until:
                 begun = self._now()
-                page.answer = _answer(page)
+                page.answer = _answer(page.make)
                 done = self._now()
                 page.fresh_until = done + max(_FRESH_S, done - begun)
             return page.answer
 
 
-def _pages(settings: ServiceSettings) -> dict[str, _Page]:
+def _places(settings: ServiceSettings) -> dict[str, _Place]:
     """Name every database that an item is about, once; a name that is taken gets the name of its farm before it."""
-    found: dict[str, _Page] = {}
+    found: dict[str, _Place] = {}
     places = set()
     for section, item in settings.items.items():
         farm = settings.farm_of(item.farm)
@@ -199,17 +253,20 @@ def _pages(settings: ServiceSettings) -> dict[str, _Page]:
                 continue
             places.add(place)
             name = name if name not in found else f"{item.farm}/{name}" if item.farm else section
-        found[name] = _Page(database, farm)
+        found[name] = _Place(database, farm)
     return found
 
 
-def _answer(page: _Page) -> WebAnswer:
-    farm = page.farm
+def _list_of(places: Mapping[str, _Place], failing: Callable[[], list[WorkStanding]]) -> str:
+    require_packages()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        entries = list(pool.map(lambda each: each[1].listed(each[0]), places.items()))
+    return databases_page(entries, failing())
+
+
+def _answer(make: Callable[[], str], kind: str = HTML) -> WebAnswer:
     try:
-        found = wlr.report(
-            page.database, farm=farm.url if farm else None, storage_options=(farm.options if farm else None) or None
-        )
-        return WebAnswer(200, HTML, report_page(found).encode())
+        return WebAnswer(200, kind, make().encode())
     except (FarmError, OSError) as error:
         hint = f"\n{error.hint}" if isinstance(error, FarmError) and error.hint else ""
         # What is invalid here is the installation or the file, and not the request.
@@ -218,15 +275,3 @@ def _answer(page: _Page) -> WebAnswer:
     except Exception as error:  # noqa: BLE001 - a defect of the page is no reason to answer nothing
         log.error("page: %s: %s", type(error).__name__, error, extra={"cause": error})
         return WebAnswer(500, TEXT, b"the page cannot be made; the log of the service says why\n")
-
-
-def _index(pages: Mapping[str, _Page]) -> WebAnswer:
-    listed = "\n".join(f'<li><a href="/{quote(name)}">{escape(name)}</a></li>' for name in sorted(pages))
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme"'
-    style = "<style>body { font: 1.1rem/2 system-ui, sans-serif; margin: 2rem }</style>"
-    return WebAnswer(
-        200,
-        HTML,
-        f'<!doctype html>\n<html lang="en">{head} content="light dark"><title>dbfarm</title>{style}\n'
-        f"<h1>Databases</h1>\n<ul>\n{listed}\n</ul>\n</html>\n".encode(),
-    )

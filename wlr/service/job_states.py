@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime, timedelta
 
+    from wlc import FarmEntry
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -54,6 +56,7 @@ class Observed:
         retained_bytes: Log that a PostgreSQL server keeps for a slot.
         free_bytes: Free space where the replica or farm is.
         tick: Last published one, of a database or master.
+        entry: How a database is.
     """
 
     lag_s: float | None = None
@@ -62,6 +65,7 @@ class Observed:
     retained_bytes: int | None = None
     free_bytes: int | None = None
     tick: int | None = None
+    entry: FarmEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,11 @@ class Board:
     def failing(self) -> list[WorkStanding]:
         """Return those whose last round failed."""
         return [standing for standing in self.all() if standing.failing_since]
+
+    def wrong(self) -> list[FarmEntry]:
+        """Return the databases that need someone."""
+        entries = (standing.observed.entry for standing in self.all())
+        return [entry for entry in entries if entry is not None and entry.is_wrong]
 
 
 # systemd names the folder of a service here.

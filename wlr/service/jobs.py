@@ -12,6 +12,7 @@ import wlr
 from wlc.farm.clock import format_age
 from wlc.farm.config import BEAT_S
 from wlc.farm.errors import InvalidError
+from wlc.farm.health import read_health
 from wlc.farm.store import join_url
 from wlr.care.findings import check_audit, check_drill, check_verified
 from wlr.care.replica_settings import place_read
@@ -355,7 +356,12 @@ def _apply_policy(item: DatabaseItem, place: _Place, _: Turn) -> Done:
     if item.beat is not None and place.beat_s() != item.beat:
         wlc.beat(place.database, item.beat, **place.where)
         changed["beat"] = item.beat
-    return Done(facts={name: _shown(value) for name, value in changed.items()})
+    health = read_health(wlc.resolve(place.database, **place.where))
+    named = {"expect_every": item.expect_every, "sign_every": item.sign_every}
+    ages: dict[str, Any] = {name: age for name, age in named.items() if age not in (None, getattr(health, name))}
+    if ages:
+        wlc.beat(place.database, **ages, **place.where)
+    return Done(facts={name: _shown(value) for name, value in (changed | ages).items()})
 
 
 def _shown(value: object) -> object:

@@ -13,23 +13,26 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.errors import InvalidError
 from wlc.farm.version import __version__
+from wlc.tiers.listing import entry_of
+from wlc.tiers.standing import STATES
 from wlr.care.replica_status import lag
 from wlr.service.job_states import FAILURE_CLASSES, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from wlr.service.job_states import WorkStanding
 
 
 try:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
     from prometheus_client.exposition import choose_encoder, generate_latest
 except ImportError as error:  # pragma: no cover - tests have it
     raise InvalidError("metrics need a package that is not installed", hint="pip install 'dbfarm[metrics]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from prometheus_client.core import Metric
 
@@ -46,18 +49,32 @@ _GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
     (
         "last_success_timestamp_seconds",
         "When the work last went well; of a verify or drill, when it was last done.",
-        lambda s: s.last_success.timestamp() if s.last_success else None,
+        lambda s: _timestamp(s.last_success),
     ),
     ("failing", "1 if the last round failed.", lambda s: float(s.failing_since is not None)),
     ("unpublished_transactions", "Transactions that wait to be published.", lambda s: s.observed.unpublished),
     ("retained_bytes", "Log that a PostgreSQL server keeps for the slot.", lambda s: s.observed.retained_bytes),
     ("free_bytes", "Free space where the replica or farm is.", lambda s: s.observed.free_bytes),
+    (
+        "last_commit_timestamp_seconds",
+        "When the last published transaction of a database was committed.",
+        lambda s: _timestamp(s.observed.entry.clock if s.observed.entry else None),
+    ),
+    (
+        "publisher_seen_timestamp_seconds",
+        "When the publisher of a database was last there.",
+        lambda s: _timestamp(s.observed.entry.seen if s.observed.entry else None),
+    ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[WorkStanding], float]], ...] = (
     ("transactions", "Transactions applied or published.", lambda s: s.transactions),
     ("rows", "Row images or records applied, published or written.", lambda s: s.rows),
     ("bytes", "Bytes of the files applied, copied, written or verified.", lambda s: s.bytes),
 )
+
+
+def _timestamp(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
 
 
 def _first(*values: int | None) -> int | None:
@@ -73,24 +90,37 @@ class _Standings:
     def collect(self) -> Iterator[Metric]:
         standings = self._board.all()
         yield InfoMetricFamily("dbfarm", "Version of the service.", {"version": __version__})
-        for name, text, value_of in _GAUGES:
-            gauge = GaugeMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
-            for standing in standings:
-                if (value := value_of(standing)) is not None:
-                    gauge.add_metric((standing.item, standing.work), value)
-            yield gauge
-        for name, text, count_of in _COUNTERS:
-            counter = CounterMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
-            for standing in standings:
-                if standing.work in _FLOWING or count_of(standing):
-                    counter.add_metric((standing.item, standing.work), count_of(standing))
-            yield counter
+        yield from _gauges(standings)
+        yield from _counters(standings)
         failures = CounterMetricFamily("dbfarm_failures", "Rounds that failed.", labels=(*_LABELS, "class"))
         for standing in standings:
             for name in FAILURE_CLASSES:
                 if count := standing.failures.get(name):
                     failures.add_metric((standing.item, standing.work, name), count)
         yield failures
+        states = StateSetMetricFamily("dbfarm_state", "How a database is, as wlc list says it.", labels=("item",))
+        for standing in standings:
+            if (entry := standing.observed.entry) is not None:
+                states.add_metric((standing.item,), {state: state == entry.state for state in STATES})
+        yield states
+
+
+def _gauges(standings: Sequence[WorkStanding]) -> Iterator[Metric]:
+    for name, text, value_of in _GAUGES:
+        gauge = GaugeMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
+        for standing in standings:
+            if (value := value_of(standing)) is not None:
+                gauge.add_metric((standing.item, standing.work), value)
+        yield gauge
+
+
+def _counters(standings: Sequence[WorkStanding]) -> Iterator[Metric]:
+    for name, text, count_of in _COUNTERS:
+        counter = CounterMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
+        for standing in standings:
+            if standing.work in _FLOWING or count_of(standing):
+                counter.add_metric((standing.item, standing.work), count_of(standing))
+        yield counter
 
 
 class Exposition:
@@ -144,7 +174,8 @@ def master(source: str, options: Mapping[str, Any] | None, _: WorkStanding) -> O
 def database(url: Callable[[], str], options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
     """Look at a database of a farm."""
     place = url()
-    return Observed(free_bytes=free_bytes(place), tick=wlc.tick(place, storage_options=options))
+    entry = entry_of(place, place.rpartition("/")[2], options=options)
+    return Observed(free_bytes=free_bytes(place), tick=entry.tick, entry=entry)
 
 
 def free_bytes(place: str) -> int | None:

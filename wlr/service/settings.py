@@ -46,6 +46,8 @@ class DatabaseItem:
     farm: str = ""
     name: str = ""
     beat: float | None = None
+    expect_every: timedelta | None = None
+    sign_every: timedelta | None = None
     keep: timedelta | None = None
     keep_daily: int | None = None
     keep_weekly: int | None = None

@@ -27,7 +27,7 @@ from wlc.farm.keeping import KeepPolicy, checked
 from wlc.farm.parameters import Option, declared
 from wlc.farm.paths import check_database_name, feed_path
 from wlc.farm.seal.keys import KINDS, read_key_file
-from wlc.farm.store import open_store
+from wlc.farm.store import MissingError, open_store
 from wlc.farm.store.options import FILES, recalled, refuse_unknown, remembered
 from wlc.farm.typed_names import alike
 from wlc.masters.running import check_run
@@ -51,6 +51,7 @@ from wlr.service.settings import (
     ServiceOptions,
     ServiceSettings,
 )
+from wlr.service.wildcards import PLACEHOLDER, STAR, database_of, named, refuse_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,6 +250,8 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "farm": _text,
             "name": _text,
             "beat": _beat,
+            "expect_every": _age,
+            "sign_every": _age,
             "keep": _age,
             "keep_daily": _count,
             "keep_weekly": _count,
@@ -306,10 +309,11 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
         },
     ),
 }
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*-]{0,63}")
+_DEFAULTS = "defaults"
 
 
-def read_settings(file: Path, *, is_run_here: bool = True) -> ServiceSettings:
+def read_settings(file: Path, *, is_run_here: bool = True, asks_farms: bool = False) -> ServiceSettings:
     """Read a file of settings.
 
     Relative paths in it are relative to its folder.
@@ -317,8 +321,10 @@ def read_settings(file: Path, *, is_run_here: bool = True) -> ServiceSettings:
     Args:
         file: Where it is.
         is_run_here: Read the files of keys, too, which only the service may be allowed to.
+        asks_farms: Refuse sections about databases that their farms do not hold.
 
     Raises:
+        UnavailableError: A farm that is asked is out of reach.
         InvalidError: It cannot be read, or a line of it is wrong; the message names file, line and key.
     """
     try:
@@ -332,6 +338,8 @@ def read_settings(file: Path, *, is_run_here: bool = True) -> ServiceSettings:
     reading = _Reading(file, lines_of(text))
     settings = reading.all(content)
     reading.check(settings, is_run_here=is_run_here)
+    if asks_farms:
+        reading.check_databases(settings)
     return settings
 
 
@@ -347,14 +355,16 @@ class _Reading:
 
     def all(self, content: Mapping[str, Any]) -> ServiceSettings:
         for name in content:
-            self._check_known((name,), SECTIONS)
+            self._check_known((name,), {**SECTIONS, _DEFAULTS: None})
+        defaults = self._defaults(content.get(_DEFAULTS, {}))
         options = self._one(("service",), content.get("service", {}))
         farms = {name: self._one(("farms", name), given) for name, given in self._named("farms", content)}
         items: dict[str, Item] = {}
         for section in SECTIONS:
             if section not in ("service", "farms"):
                 for name, given in self._named(section, content):
-                    items[f"{section}.{name}"] = self._item(section, name, given, farms)
+                    whole = {**defaults.get(section, {}), **given}
+                    items[f"{section}.{name}"] = self._item(section, name, whole, farms)
         if not items:
             raise InvalidError(
                 f"{self._file} names nothing to look after",
@@ -367,7 +377,8 @@ class _Reading:
         for name, farm in settings.farms.items():
             self._check(("farms", name), checks_of_farm(farm), is_run_here=is_run_here)
         for name, item in settings.items.items():
-            checks = checks_of(item, settings.farm_of(item.farm))
+            one = named(name, item, _SOME_DATABASE)[1] if STAR in database_of(item) else item
+            checks = checks_of(one, settings.farm_of(item.farm))
             section, _, of = name.partition(".")
             self._check((section, of), checks, is_run_here=is_run_here)
 
@@ -380,7 +391,31 @@ class _Reading:
             except FarmError as error:
                 raise self._wrong((*path, key), error.message) from error
 
-    def _named(self, section: str, content: Mapping[str, Any]) -> list[tuple[str, object]]:
+    def check_databases(self, settings: ServiceSettings) -> None:
+        """Refuse sections about databases that do not exist."""
+        for name in settings.items:
+            section, _, of = name.partition(".")
+            try:
+                refuse_missing(settings, name)
+            except MissingError as error:
+                raise self._wrong((section, of), f"{error.message}; {error.hint}") from error
+
+    def _defaults(self, given: object) -> dict[str, dict[str, object]]:
+        """Return what sections of a kind have that do not say otherwise."""
+        kinds = {kind: each for kind, each in SECTIONS.items() if kind not in ("service", "farms")}
+        if not isinstance(given, dict):
+            raise self._wrong((_DEFAULTS,), "must be tables by kind, such as [defaults.databases]")
+        for kind, values in given.items():
+            self._check_known((_DEFAULTS, kind), kinds)
+            if not isinstance(values, dict):
+                raise self._wrong((_DEFAULTS, kind), f"must be a table, such as [defaults.{kind}]")
+            readers = self._readers(kind)
+            for key, value in values.items():
+                self._check_known((_DEFAULTS, kind, key), readers)
+                self._read((_DEFAULTS, kind, key), readers[key], value)
+        return given
+
+    def _named(self, section: str, content: Mapping[str, Any]) -> list[tuple[str, dict[str, object]]]:
         """Return the tables of a section, each with its name."""
         given = content.get(section, {})
         if not isinstance(given, dict):
@@ -392,7 +427,7 @@ class _Reading:
                 raise self._wrong((section, name), "is no name: letters, digits, '_', '-' and '.', at most 64")
         return list(given.items())
 
-    def _item(self, section: str, name: str, given: object, farms: Mapping[str, ListedFarm]) -> Any:
+    def _item(self, section: str, name: str, given: Mapping[str, object], farms: Mapping[str, ListedFarm]) -> Any:
         item = self._one((section, name), given)
         path = (section, name, "farm")
         if item.farm and item.farm not in farms:
@@ -401,6 +436,7 @@ class _Reading:
             raise self._wrong(path[:2], f'must name its farm, as in farm = "{next(iter(farms))}"')
         if not item.farm and not farms and section == "databases":
             raise self._wrong(path[:2], "must be in a farm: add [farms.main] with its url")
+        self._check_pattern(path[:2], item, farms)
         if isinstance(item, DerivedItem):
             return self._derived((section, name), item, farms)
         if isinstance(item, DatabaseItem):
@@ -411,6 +447,21 @@ class _Reading:
             self._refuse_taken((section, item.farm, item.name), path[:2], "name")
             return item
         return self._with_places(path[:2], item, farms)
+
+    def _check_pattern(self, path: tuple[str, str], item: Any, farms: Mapping[str, ListedFarm]) -> None:
+        """Refuse a section of many databases in which one would take the place of another."""
+        pattern = item.name or path[1] if isinstance(item, DatabaseItem) else database_of(item)
+        if STAR not in f"{pattern}{path[1]}":
+            return
+        if not (STAR in pattern and STAR in path[1]) or isinstance(item, MasterItem):
+            key = "name" if isinstance(item, DatabaseItem) else "database"
+            raise self._wrong((*path, key), f'needs a star in both, as in [{path[0]}."*"] with {key} = "*"')
+        if not farms:
+            raise self._wrong(path, "must be in a farm: add [farms.main] with its url")
+        key = "into" if isinstance(item, ReplicaItem) else "to"
+        place = getattr(item, key, "")
+        if place and PLACEHOLDER not in place and place not in farms:
+            raise self._wrong((*path, key), f"must hold {PLACEHOLDER}: each database needs a place of its own")
 
     def _derived(self, path: tuple[str, str], item: DerivedItem, farms: Mapping[str, ListedFarm]) -> DerivedItem:
         if not farms:
@@ -438,9 +489,7 @@ class _Reading:
             raise self._wrong((*path, key), f"is the same as that of {'.'.join(other)}")
 
     def _one(self, path: tuple[str, ...], given: object) -> Any:
-        made, readers = SECTIONS[path[0]]
-        options = OPTIONS.get(path[0], {})
-        readers = {**readers, **{key: _reader(option) for key, option in options.items()}}
+        made, options, readers = SECTIONS[path[0]][0], OPTIONS.get(path[0], {}), self._readers(path[0])
         if not isinstance(given, dict):
             raise self._wrong(path, "must be a table")
         read = {}
@@ -454,6 +503,10 @@ class _Reading:
             if needed.default is MISSING and needed.default_factory is MISSING and needed.name not in values:
                 raise self._wrong(path, f"lacks the key {needed.name}")
         return made(**values)
+
+    @staticmethod
+    def _readers(section: str) -> dict[str, Reader]:
+        return {**SECTIONS[section][1], **{key: _reader(each) for key, each in OPTIONS.get(section, {}).items()}}
 
     def _read(self, path: tuple[str, ...], reader: Reader, value: object) -> Any:
         try:
@@ -578,6 +631,8 @@ def _refuse_both(adopt: object, swap: object) -> None:
         raise InvalidError("does not go with adopt: what the owner writes would be lost with the next swap")
 
 
+# The name of a database with which a section of many is checked.
+_SOME_DATABASE = "database"
 _HEADER = re.compile(r"\s*\[(?!\[)")
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from wlc.farm.errors import InvalidError
 from wlr.service.settings import FeedItem, RelayItem, ReplicaItem
+from wlr.service.wildcards import PLACEHOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,4 +144,5 @@ def _folders(settings: ServiceSettings) -> Iterator[str]:
     for place, is_folder in places:
         if not urlsplit(place).scheme:
             # A file is replaced by one beside it.
-            yield str(Path(place) if is_folder else Path(place).parent)
+            fixed, of_many, _ = place.partition(PLACEHOLDER)
+            yield str(Path(place) if is_folder and not of_many else Path(f"{fixed}x" if of_many else place).parent)

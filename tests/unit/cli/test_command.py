@@ -21,6 +21,8 @@ from cli.interruption import go_on_until_interrupted
 from cli.output import Fields, Listing, Value
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 
+HINT = "hint: nothing that was committed is lost; type the same command again\n"
+
 
 @pytest.fixture
 def app():
@@ -65,7 +67,7 @@ DAMAGED = "error: file f is damaged\nhint: wlc status sales\n"
         ("answer", 0, "42\n", ""),
         ("answer --json --what 7", 0, '{"answer": "7"}\n', ""),
         ("answer --help", 0, "*Example: x answer*", ""),
-        ("answer --what interrupt", 130, "", "error: interrupted\n"),
+        ("answer --what interrupt", 130, "", f"error: interrupted\n{HINT}"),
         ("fail", 6, "1\n", DAMAGED),
         ("fail --verbose", 6, "1\n", f"Traceback*{DAMAGED}"),
         ("nothing", 2, "", "error: *\nhint: x --help\n"),
@@ -107,15 +109,15 @@ def test_interrupt_while_arguments_are_read(app, capsys, monkeypatch) -> None:
 
     monkeypatch.setattr("typer.core.TyperCommand.parse_args", stop)
     assert run_app(app, "x", ["answer"]) == 130
-    assert capsys.readouterr().err.strip() == "error: interrupted"
+    assert capsys.readouterr().err == f"error: interrupted\n{HINT}"
 
 
 @pytest.mark.parametrize(
     "what, code, said",
     [
-        ("SIGINT", 130, "error: interrupted\n"),
-        ("SIGTERM", 143, "error: interrupted by SIGTERM\n"),
-        ("query", 143, "error: interrupted by SIGTERM\n"),
+        ("SIGINT", 130, f"error: interrupted\n{HINT}"),
+        ("SIGTERM", 143, f"error: interrupted by SIGTERM\n{HINT}"),
+        ("query", 143, f"error: interrupted by SIGTERM\n{HINT}"),
         ("follow", 0, ""),
     ],
 )

@@ -30,7 +30,7 @@ from cli.output import (
     text,
     unique_names,
 )
-from wlc.farm.clock import utc_now
+from wlc.farm.clock import format_local, utc_now
 from wlc.farm.errors import FarmError
 from wlc.farm.model import Name, Position
 
@@ -204,7 +204,7 @@ def test_a_terminal_shows_what_is_wrong_first_and_units_and_a_pipe_every_field()
         ["tick", "12,345"],
         ["lag", "1m 33s"],
         ["log bytes", "2.5 MB"],
-        ["clock", f"{clock.astimezone():%Y-%m-%d %H:%M:%S} (3h 2m ago)"],
+        ["clock", f"{format_local(clock)} (3h 2m ago)"],
     ]
     show(report, as_json=False, stream=pipe)
     assert [line.split()[0] for line in pipe.getvalue().splitlines()] == list(Found.__annotations__)

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from cli import progress
+from wlc.farm.human_form import Doing
 
 
 class Terminal(io.StringIO):
@@ -39,26 +40,67 @@ def test_long_work_prints_lines_where_there_is_no_terminal(impatient, capsys) ->
         assert impatient.wait(120)
         advance(1, 2)
         advance(2, 2, "sorting")
-    assert capsys.readouterr().err == "counting …\ncounting: 1 of 2\nsorting: 2 of 2\n"
+    assert capsys.readouterr().err == "counting …\ncounting: 50 %\ncounting: sorting: 100 %\n"
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_places_are_shown_without_passwords(impatient, monkeypatch, stream) -> None:
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("kafka://ann:s3cret@host/topic", "feeding topic"),
+        ("/srv/copies/sales.duckdb", "feeding sales.duckdb"),
+        ("s3://bucket/lakes/", "feeding lakes"),
+        ("postgresql://ann:s3cret@host/shop", "feeding shop"),
+    ],
+)
+def test_of_a_place_the_name_is_shown(impatient, monkeypatch, stream, place, expected) -> None:
     monkeypatch.setattr(sys, "stderr", shown := stream())
-    with progress.working("feeding {}", "kafka://ann:s3cret@host/topic"):
+    with progress.working("feeding {}", place):
         assert impatient.wait(120)
-    assert "kafka://ann@host/topic" in shown.getvalue()
+    assert f"{expected} " in shown.getvalue()
     assert "cret" not in shown.getvalue()
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def test_lines_come_now_and_then_only(capsys) -> None:
-    clock = iter([0.0, 5.0, 5.1, 14.9, 15.0, 15.0])
-    lines = progress._Lines("counting", now=lambda: next(clock))
+    clock = Clock()
+    lines = progress._Lines("counting", now=clock)
     lines.start()
-    lines.advance(1, 3)
-    lines.advance(2, 3)
-    lines.advance(3, 3)
-    assert capsys.readouterr().err == "counting …\ncounting: 3 of 3\n"
+    for clock.now, done in ((5.0, 1), (9.9, 2), (15.0, 3), (16.0, 4)):
+        lines.advance(done, 4)
+    assert capsys.readouterr().err == "counting …\ncounting: 75 %, 5s left\n"
+
+
+def test_a_course_says_how_fast_and_how_long() -> None:
+    clock = Clock()
+    course = progress._Course(clock)
+    assert str(course) == ""
+    course.note(0, 200, Doing("loading main.t", rows=0))
+    assert str(course) == "0 %"
+    clock.now = 10.0
+    course.note(50, 200, Doing("loading main.t", rows=5_000_000, bytes=80_000_000))
+    assert str(course) == "25 %, 500,000 rows/s, 8.0 MB/s, 30s left"
+    # Another part of the work begins.
+    course.note(0, 10, "at tick 7")
+    assert str(course) == "0 %"
+    clock.now = 20.0
+    course.note(10, 10, "at tick 17")
+    assert str(course) == "100 %"
+
+
+def test_quiet_shows_nothing(impatient, capsys) -> None:
+    with progress.without_progress(wanted=True), progress.working("counting") as advance:
+        advance(1, 2)
+    assert capsys.readouterr().err == ""
+    with progress.without_progress(wanted=False), progress.working("counting") as advance:
+        assert impatient.wait(120)
+    assert capsys.readouterr().err == "counting …\n"
 
 
 def test_long_work_shows_a_bar_on_a_terminal(impatient, monkeypatch) -> None:

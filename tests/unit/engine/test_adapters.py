@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 from pathlib import Path
 
 import duckdb
@@ -37,6 +39,40 @@ def test_a_url_that_lacks_a_slash_is_no_folder(typed: str) -> None:
             look(typed)
         assert caught.value.hint == f"s3://bucket/lake, or ./{typed} for a folder here of that name"
     assert locate(f"./{typed}").engine == "parquet"
+
+
+@pytest.mark.parametrize("name", ["z.csv", "changes.JSONL", "c.sqlite", "t.parquet"])
+def test_a_file_of_another_format_is_no_replica(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="cannot be a replica") as caught:
+        locate(tmp_path / name)
+    stem = (tmp_path / name).with_suffix("")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(f"--into {stem}.duckdb, or --into {stem}/ for Parquet files")
+    # What is there is looked at.
+    (tmp_path / name).write_bytes(b"")
+    assert locate(tmp_path / name).engine == "duckdb"
+
+
+def test_the_root_of_a_disk_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda place: (looked.append(place), scandir(place))[1])
+    with pytest.raises(InvalidError, match=r"^/ holds other files, such as \w+, and no replica"):
+        wlr.status("/")
+    assert 1 <= len(looked) <= 4
+
+
+def test_a_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("wlc.farm.store.local.write_file", refuse)
+    with pytest.raises(InvalidError, match="is on a file system that is mounted read-only") as caught:
+        store.create("a/b", b"")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("mount -o remount,rw /")
 
 
 def test_every_function_takes_a_farm_as_a_path_object(tmp_path: Path) -> None:

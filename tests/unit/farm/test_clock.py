@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.clock import format_short, format_time, parse_age, parse_time, read_time
+from wlc.farm.clock import (
+    format_local,
+    format_short,
+    format_time,
+    parse_age,
+    parse_time,
+    parse_until,
+    read_time,
+    zone_of,
+)
 from wlc.farm.errors import InvalidError
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 7, UTC)
@@ -75,6 +84,49 @@ def test_short_times_leave_out_what_all_share_with_now(ages, texts, monkeypatch:
     time.tzset()
     try:
         assert format_short([NOW - timedelta(seconds=age) for age in ages], NOW) == texts
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("monday", 16), ("Tuesday", 17), ("last thursday", 19), ("friday", 13), ("last friday", 13), ("sunday 9:00", 15),
+        ("saturday 23:59:59", 14),
+    ],
+)  # fmt: skip
+def test_a_day_of_the_week_is_the_last_one_before_today(text: str, day: int) -> None:
+    assert NOW.astimezone().strftime("%A") == "Friday"
+    assert parse_time(text, NOW).astimezone().day == day
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("2026-11-28 08:18:53", "08:18:53.999999"), ("2026-11-28T08:18:53Z", "08:18:53.999999"),
+        ("8:18:53", "08:18:53.999999"), ("2026-11-28 08:18:53.5", "08:18:53.500000"),
+        ("2026-11-28 08:18", "08:18:00"), ("2026-11-28", "00:00:00"),
+    ],
+)  # fmt: skip
+def test_a_second_that_is_typed_is_the_whole_second(text: str, end: str) -> None:
+    assert parse_until(text, NOW).astimezone().time().isoformat() in (end, parse_until(text).time().isoformat())
+    assert parse_until(text, NOW).microsecond == int(end[9:] or 0)
+    assert parse_until(NOW) == NOW
+
+
+def test_times_that_are_shown_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = NOW + timedelta(microseconds=570_171)
+    try:
+        for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            later = NOW + timedelta(days=3)
+            for shown in (format_local(commit), *format_short([commit], NOW)):
+                assert commit <= parse_until(shown, NOW) < commit + timedelta(seconds=1)
+            (shown,) = format_short([commit], later)
+            assert commit <= parse_until(shown, later) < commit + timedelta(seconds=1)
+            assert zone_of([commit]) == {"UTC": "Z", "Asia/Kolkata": "+05:30", "America/New_York": "-05:00"}[zone]
     finally:
         monkeypatch.undo()
         time.tzset()

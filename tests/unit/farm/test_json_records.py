@@ -21,6 +21,7 @@ import wlr
 from wlc.farm import log
 from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError
+from wlc.farm.health import Proof, Sign
 from wlc.farm.json_fields import Int64, JsonForm, Presence
 from wlc.farm.json_records import record_of
 from wlc.farm.log import decode_batch, encode_batch
@@ -147,6 +148,10 @@ DOCUMENTS: dict[str, Callable[[Any], Any]] = {
         (LakeTable(TABLE, LAYOUT, (FilePart(DataFile("data/main.t/9.parquet", 3, 5, SHA), ("1",), ("3",)),)),),
     ),
     "open": lambda cls: cls("manifests/9.json", (LevelLog("data/main.t/", 3, 4, "id", "sum", True),)),
+    "health": lambda cls: cls(
+        Sign("h1", NOW, "/srv/sales.duckdb", "host", "ann", True, "disk full"), Proof(NOW, 9, "batch 3"), Proof(NOW, 8),
+        timedelta(minutes=5), timedelta(hours=1),
+    ),
     "pointer": lambda cls: cls("manifests/9.json", SHA, "run", STATE),
     "pruning": lambda cls: cls(9, (3,)),
     "push": lambda cls: cls("id", "url", "edge-*", "prod", "oslo"),
@@ -278,6 +283,9 @@ STRICT = {
         reigns.batch reigns.folder reigns.history reigns.last reigns.site rules.column rules.reads
         rules.rule rules.table sites.folder sites.histories.history sites.histories.parent.history
         sites.joined sites.name sites.role term
+    """,
+    "health: Health": """
+        drilled.time publisher.seen verified.time
     """,
     "manifest: Manifest": """
         clock database digests.sum digests.table position.chain position.history sequences.name

@@ -20,9 +20,9 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.model import Position
 from wlc.farm.paths import TIERS
 from wlc.farm.registry import Replica, decode_replica, keep_alive, register, replicas
-from wlc.masters.listing import readers
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import children
+from wlc.tiers.listing import readers
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.tier_settings import DEFAULTS, decode_settings, encode_settings, read_settings
 from wlc.tiers.tree import read_tree

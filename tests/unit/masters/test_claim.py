@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Manifest
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -296,7 +297,7 @@ class RestoredSite(Master):
     def take_back(self, *_: object, **__: object) -> int:
         raise DivergedError("it has committed something else", path=str(self))
 
-    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         publish(self, database)
         return super().take_snapshot(database, is_first=is_first)
 

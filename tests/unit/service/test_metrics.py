@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from wlc import FarmEntry
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
 from wlr.service.health import Attendant, Notifier
 from wlr.service.http_server import Listener
@@ -33,7 +34,8 @@ def board() -> Board:
     board = Board()
 
     def copy(standing: WorkStanding) -> WorkStanding:
-        seen = Observed(lag_s=1.5, lag_transactions=3, free_bytes=10**9)
+        entry = FarmEntry("sales", "database", "quiet", "it closed", tick=4, clock=NOW, seen=NOW)
+        seen = Observed(lag_s=1.5, lag_transactions=3, free_bytes=10**9, entry=entry)
         return WorkStanding(*(standing.item, standing.work), observed=seen).after(Done(4, NOW, 2, 10, 100), NOW)
 
     board.change(("replicas.copy", "follow"), copy)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from wlc.farm.config import encode_config, first_config
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import add_key
 from wlr.service.settings_file import OPTIONS, SECTIONS, line_of, lines_of, read_settings
 from wlr.service.systemd_unit import unit_text
+from wlr.service.wildcards import expanded, without_patterns
 
 GOOD = """\
 [farms.main]
@@ -232,3 +234,75 @@ def test_a_unit_names_folders_and_escapes_what_systemd_would_read(tmp_path: Path
     assert "DynamicUser=yes\n" in unit_text("/opt/wlr", bucket, read_settings(bucket))
     with pytest.raises(InvalidError, match="cannot be written into a unit"):
         unit_text('/opt/"wlr', file, read_settings(file))
+
+
+MANY = """\
+[farms.main]
+url = "farm"
+[defaults.databases]
+verify_every = "7d"
+[databases."*"]
+expect_every = "1h"
+[databases."sales_*"]
+verify_every = "1d"
+[databases.web]
+[replicas."copy_*"]
+database = "s*"
+into = "copies/{database}.duckdb"
+"""
+
+
+def farm_of(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / "farm" / name).mkdir(parents=True)
+        (folder / "farm" / name / "wlc.config").write_bytes(encode_config(first_config(name)))
+
+
+def test_a_section_stands_for_all_databases_that_no_other_one_names(tmp_path: Path) -> None:
+    farm_of(tmp_path, "shop", "web")
+    settings = read_settings(written(tmp_path, MANY.replace('[databases."sales_*"]\nverify_every = "1d"\n', "")))
+    found = expanded(settings)
+    assert {
+        key: getattr(item, "into", item.farm).removeprefix(f"{tmp_path}/") for key, item in found.items.items()
+    } == {
+        "databases.shop": "main",
+        "databases.web": "main",
+        "replicas.copy_shop": "copies/shop.duckdb",
+    }
+    shop, web = found.items["databases.shop"], found.items["databases.web"]
+    assert (shop.name, shop.expect_every, shop.verify_every) == ("shop", timedelta(hours=1), timedelta(days=7))
+    assert (web.expect_every, web.verify_every) == (None, timedelta(days=7))
+    farm_of(tmp_path, "stock")
+    assert {"databases.stock", "replicas.copy_stock"} <= expanded(settings).items.keys()
+    assert list(without_patterns(settings).items) == ["databases.web"]
+    assert f'ReadWritePaths="-{tmp_path}/copies"'.replace('"', "") in unit_text("wlr", Path("/x"), settings, "ann")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "message"),
+    [
+        ('database = "s*"', 'database = "sales"', "line 11: replicas.copy_*.database: needs a star in both"),
+        ("copies/{database}.duckdb", "copies/all.duckdb", "line 12: replicas.copy_*.into: must hold {database}"),
+        (
+            "[defaults.databases]",
+            "[defaults.database]",
+            "line 3: defaults.database: there is no such key; did you mean",
+        ),
+        ("verify_every = ", "verify_evry = ", "line 4: defaults.databases.verify_evry: there is no such key"),
+        ('verify_every = "7d"', 'verify_every = "7"', "line 4: defaults.databases.verify_every: '7' is not a length"),
+        ('expect_every = "1h"', "expect_every = 1", "line 6: databases.*.expect_every: must be a length of time"),
+        ("[databases.web]", '[masters."*"]\nsource = "postgresql://h/d"', "masters.*.database: needs a star in both"),
+    ],
+)
+def test_a_wrong_section_of_many_is_named(tmp_path: Path, wrong: str, right: str, message: str) -> None:
+    assert f"dbfarm.toml, {message}" in refused(tmp_path, MANY.replace(wrong, right, 1)).replace("line 9: ", "")
+
+
+def test_a_mistyped_database_is_found_where_farms_are_asked(tmp_path: Path) -> None:
+    farm_of(tmp_path, "shop", "web")
+    file = written(tmp_path, MANY.replace("databases.web", "databases.webb"))
+    read_settings(file)
+    with pytest.raises(InvalidError, match=r"line 9: databases\.webb: there is no database 'webb'") as caught:
+        read_settings(file, asks_farms=True)
+    assert "holds web, shop" in caught.value.message
+    read_settings(written(tmp_path, MANY), asks_farms=True)

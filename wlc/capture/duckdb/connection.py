@@ -524,9 +524,7 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
     raw.close()
     failure: Exception | None = None
     if shared.users == 1 and shared.is_master and shared.publisher is not None:
-        shared.publisher.stop()
-        shared.publisher.try_publish()
-        failure = shared.publisher.failure
+        failure = shared.publisher.close()
         if shared.commits:
             shared.publisher.try_snapshot()
         if isinstance(failure, FencedError) and not shared.commits:

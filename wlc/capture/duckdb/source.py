@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.connection import Connection
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import BatchContent, Gathered
@@ -296,7 +297,7 @@ class DuckDBSource(Source):
 
     # What a master does now and then
 
-    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         """Copy the database at exactly the last published tick, while other connections go on writing."""
         shared = self._shared
         if not is_first:
@@ -323,6 +324,7 @@ class DuckDBSource(Source):
                     reached.vector,
                     known,
                     shared.work,
+                    progress,
                 )
             finally:
                 connection.execute("ROLLBACK")

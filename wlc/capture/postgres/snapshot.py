@@ -27,6 +27,7 @@ from wlc.capture.postgres.objects import CATALOG_OF_TABLES, in_order, needs
 from wlc.capture.postgres.row_store import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.dialect.duckdb.parquet_sql import KEPT
+from wlc.dialect.duckdb.snapshot import tell_copied
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.described import DescribedTable
     from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Digest, Record
     from wlc.masters.master_state import Reached
 
@@ -103,7 +105,9 @@ _CAST_IS_SAME = re.compile(r"(numeric|character varying|bytea|date|uuid|jsonb?|i
 Copied = list[tuple[Layout, tuple[DataFile, ...]]]
 
 
-def copy_tables(url: str, snapshot: str, tables: list[DescribedTable], folder: Path) -> Copied:
+def copy_tables(
+    url: str, snapshot: str, tables: list[DescribedTable], folder: Path, progress: Progress | None = None
+) -> Copied:
     """Copy tables into data files.
 
     Args:
@@ -111,6 +115,7 @@ def copy_tables(url: str, snapshot: str, tables: list[DescribedTable], folder: P
         snapshot: Name of an exported snapshot of the server, which decides what the copies hold.
         tables: What to copy; none is partitioned.
         folder: For the files.
+        progress: Called with tables copied, tables in all, and what is being done.
 
     Returns:
         What the copies are, in the order of the tables.
@@ -127,7 +132,12 @@ def copy_tables(url: str, snapshot: str, tables: list[DescribedTable], folder: P
             finally:
                 free.put(copier)
 
-        return list(pool.map(copy, range(len(tables)), tables))
+        copied: Copied = []
+        for table, one in zip(tables, pool.map(copy, range(len(tables)), tables), strict=True):
+            copied.append(one)
+            files = [file for _, found in copied for file in found]
+            tell_copied(progress, files, len(copied), len(tables), table.qualified)
+        return copied
 
 
 class _Copier:
@@ -356,6 +366,7 @@ def take(
     database: FarmDatabase,
     reached: Reached,
     known: Mapping[Name, Digest],
+    progress: Progress | None = None,
 ) -> tuple[Manifest, dict[int, tuple[DescribedTable, int]], Sequences]:
     """Copy every captured table and the schema as of a moment, and publish them as a snapshot.
 
@@ -365,6 +376,7 @@ def take(
         database: Where to publish.
         reached: What is published up to the moment.
         known: What the tables must hold according to the capture.
+        progress: Called with tables copied, tables in all, and what is being done.
 
     Returns:
         The published manifest; every captured table and its rows, by oid; every sequence, by oid.
@@ -378,7 +390,7 @@ def take(
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
         ordered = sorted(tables.values(), key=lambda table: table.oid)
         rows = [table for table in ordered if not table.is_root]
-        copied = copy_tables(url, moment.name, rows, Path(folder))
+        copied = copy_tables(url, moment.name, rows, Path(folder), progress)
         sequences = read_sequences(connection)
         roots = [table for table in ordered if table.is_root]
         lowest_first = sorted(roots, key=lambda root: -alterations.depth(root, tables))

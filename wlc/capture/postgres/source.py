@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.snapshot import Sequences
     from wlc.dialect.postgres.server_connection import Connection
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.contract import Gathered
     from wlc.masters.master_state import MasterState
@@ -370,20 +371,20 @@ class PostgresSource(Source):
 
     # What a master does now and then
 
-    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         if is_first:
             # The slot begins at the moment of the copy, so that it holds everything that changes afterwards.
             with snapshot.exported(self.url, self.slot_state.slot, is_temporary=False) as moment:
                 # Transactions that began before the event triggers existed have ended now.
                 if found := self.bypassed():
                     raise UnavailableError(f"meanwhile {setup.told(found)}", hint="try again", path=str(self))
-                return self._take(database, moment, is_first=True)
+                return self._take(database, moment, progress, is_first=True)
         self.refuse_gap()
         if found := self.bypassed():
             message = f"no tick describes {self}: {setup.told(found)}"
             raise UnsupportedError(message, hint=_AGAIN.format(self), path=str(self))
         with self._published_moment(database) as moment:
-            return self._take(database, moment, is_first=False)
+            return self._take(database, moment, progress, is_first=False)
 
     def _published_moment(self, database: FarmDatabase) -> AbstractContextManager[snapshot.Moment]:
         def publish_to(lsn: str) -> bool:
@@ -392,10 +393,12 @@ class PostgresSource(Source):
 
         return snapshot.published(self.url, self.publishing, publish_to)
 
-    def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool) -> Manifest:
+    def _take(
+        self, database: FarmDatabase, moment: snapshot.Moment, progress: Progress | None, *, is_first: bool
+    ) -> Manifest:
         state = self.require_state()
         known = {} if is_first else self.slot_state.digests
-        manifest, tables, sequences = snapshot.take(self.url, moment, database, state.reached(), known)
+        manifest, tables, sequences = snapshot.take(self.url, moment, database, state.reached(), known, progress)
         slots = replace(self.slot_state, digests=manifest.digests)
         with talking(self.url), self.connection.transaction():
             if is_first:

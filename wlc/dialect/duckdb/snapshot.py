@@ -18,6 +18,7 @@ from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.digest import differing
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.human_form import Doing
 from wlc.farm.model import Manifest, SequencePosition, SnapshotTable, file_column
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import DataFile, Digest, Layout, Name, Position
 
 
@@ -68,6 +70,7 @@ def take(
     vector: Mapping[str, int],
     known: Known | None = None,
     folder: Path | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
     """Copy every user table and the schema as the open transaction sees them, and publish them as a snapshot.
 
@@ -81,6 +84,7 @@ def take(
         vector: Per history the last tick contained.
         known: What the tables must hold according to the capture.
         folder: Where to write the files before they are published; the system's temporary directory if omitted.
+        progress: Called with tables copied, tables in all, and what is being done.
 
     Returns:
         The published manifest. Its tables come in an order in which they can be loaded: see `catalog.load_order`.
@@ -98,10 +102,10 @@ def take(
         _select(catalog, name, layout)
     with tempfile.TemporaryDirectory(prefix="wlc-snapshot-", dir=folder) as temporary:
         files: dict[str, Path] = {}
-        copied = [
-            _copy(connection, catalog, name, layouts[name], Path(temporary), files)
-            for name in catalogs.load_order(connection, catalog)
-        ]
+        copied: list[SnapshotTable] = []
+        for name in catalogs.load_order(connection, catalog):
+            tell_copied(progress, [file for table in copied for file in table.files], len(copied), len(layouts), name)
+            copied.append(_copy(connection, catalog, name, layouts[name], Path(temporary), files))
         held = known.held(connection, catalog)
         if changed := differing(held, known.digests):
             # The log does not lead to these rows: a snapshot of them would contradict it.
@@ -122,6 +126,13 @@ def take(
             digests=held,
         )
         return db.publish_snapshot(manifest, files)
+
+
+def tell_copied(progress: Progress | None, files: Collection[DataFile], done: int, total: int, name: Name) -> None:
+    """Report which table of a snapshot is copied next, and what the files of those before hold."""
+    if progress is not None:
+        now = Doing(f"copying {name}", sum(file.rows for file in files), sum(file.bytes for file in files))
+        progress(done, total, now)
 
 
 def _check_transaction(connection: duckdb.DuckDBPyConnection) -> None:

@@ -17,6 +17,7 @@ from wlc.farm.paths import (
     CLAIMS,
     CONFIG,
     FEEDS,
+    HEALTH,
     PRUNING,
     PUSHES,
     REPLICAS,
@@ -220,7 +221,7 @@ class EncryptedStore(Store):
 
 
 def _is_plain(path: str) -> bool:
-    return path in (CONFIG, CIRCLE, TIERS, ATTACHMENT, RETENTION, SNAPSHOT_LEASE) or path.startswith(
+    return path in (CONFIG, CIRCLE, TIERS, ATTACHMENT, RETENTION, HEALTH, SNAPSHOT_LEASE) or path.startswith(
         (REPLICAS, FEEDS, UPSTREAMS, CLAIMS, PUSHES, TAGS, PRUNING, PROBE)
     )
 

@@ -480,6 +480,9 @@ class LocalStore(Store):
         except (NotADirectoryError, IsADirectoryError) as error:
             raise InvalidError(f"{where}: {error.strerror}", hint="Choose another path.", path=where) from error
         except OSError as error:
+            if error.errno == errno.EROFS:
+                message = f"{where} is on a file system that is mounted read-only"
+                raise InvalidError(message, hint=f"mount -o remount,rw {_mounted(self.url)}", path=where) from error
             raise UnavailableError(f"{where}: {error.strerror}", hint="Try again later.", path=where) from error
 
     def _link_found(self, link: LinkError) -> CorruptError:
@@ -497,6 +500,12 @@ class LocalStore(Store):
             hint="Use a directory on a file system with hard links and locks, or an S3 bucket.",
             path=self.url,
         )
+
+
+def _mounted(place: str) -> str:
+    """Return where the file system of a path is mounted, quoted for a shell."""
+    there = Path(place).absolute()
+    return quote(str(next(folder for folder in (there, *there.parents) if folder.is_mount())))
 
 
 def _version(data: bytes) -> str:

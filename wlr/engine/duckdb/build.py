@@ -162,7 +162,10 @@ def load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manif
     with using(Path(state.catalog)):
         # Once for all: with many tables, the catalog takes longer to read than a table to load.
         tables = read_tables(connection, state.catalog)
-    new.load(lambda table, files: _load_table(connection, tables, table, [scratch.reachable(file) for file in files]))
+    new.load(
+        lambda table, files: _load_table(connection, tables, table, [scratch.reachable(file) for file in files]),
+        connection,
+    )
     ran += _run_schema(connection, state, manifest.schema_after)
     with _loading("the schema"):
         Claims(before, state.tables).refuse_contradiction(ran, shown(connection, state.catalog))

@@ -168,6 +168,9 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
     if "Could not write" in text:
         message = f"{path} cannot be written to: {first_line(error)}"
         return UnavailableError(message, hint="Nothing was lost: free disk space, then run it again.", path=where)
+    if "Read-only file system" in text:
+        message = f"{path} is on a file system that is mounted read-only"
+        return InvalidError(message, hint="replicate into a folder that can be written to", path=where)
     if "Permission denied" in text:
         return InvalidError(f"no permission to open {path}", hint=f"ls -l {shlex.quote(where)}", path=where)
     if "not a valid DuckDB" in text:

@@ -184,7 +184,12 @@ class LakeFolder:
 
     def _refuse_others(self) -> None:
         # Files that a run left which died while it made a replica are ignored.
-        found = [entry.path for entry in self.store.list() if entry.path != LEASE and tick_of(entry.path) is None]
+        own = {folder.rstrip("/") for folder in (DATA, _MANIFESTS)}
+        top = [*self.store.folders(), *(entry.path for entry in self.store.list(recursive=False))]
+        found = [name for name in top if name not in own and name != LEASE and not name.startswith(".")]
+        # Only folders with the names of ours are looked into: the place may be the root of a disk.
+        inner = (entry.path for folder in (DATA, _MANIFESTS) for entry in self.store.list(folder))
+        found = found or [path for path in inner if tick_of(path) is None]
         if paths.CONFIG in found:
             raise InvalidError(
                 f"{self.url} is a database of a farm, not a replica", hint="Replicate into a new folder."

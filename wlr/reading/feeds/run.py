@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FencedError
+from wlc.farm.human_form import Doing
 from wlc.farm.store import ConflictError
 from wlr.reading.feeds.formats import Gap
 from wlr.reading.feeds.log_source import FeedReached
@@ -112,7 +113,8 @@ class FeedRun:
         if self.progress:
             start = self.kept.state.position.tick if self.kept.state.position else 0
             total = max(self.end - start, 1)
-            self.progress(min(max(piece.last[0] - start, 0), total), total, f"{self.records} records, at tick")
+            now = Doing(f"at tick {piece.last[0]}", self.records, self.bytes)
+            self.progress(min(max(piece.last[0] - start, 0), total), total, now)
 
     def _newest(self, found: Iterator[Found]) -> Iterator[Found]:
         """Give the newest records whose text fits, behind a line that says how many older ones were dropped."""

@@ -1,4 +1,4 @@
-"""All databases of a farm, and all who read one of them."""
+"""All databases of a farm with their verdicts, and all who read one of them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
-from wlc.farm.config import STARTED
 from wlc.farm.database import open_database
-from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError
+from wlc.farm.health import Health, read_health
 from wlc.farm.human_form import ForPeople
 from wlc.farm.paths import ATTACHMENT, CONFIG, SITES, SNAPSHOTS, check_database_name
 from wlc.farm.reachable_past import Window, read_window
-from wlc.farm.registry import known_replicas
+from wlc.farm.registry import STUCK, known_replicas
 from wlc.farm.store import MissingError, open_store
 from wlc.masters.lookup import resolve
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import DEADLINE
+from wlc.tiers.overview import members_of
+from wlc.tiers.standing import DAMAGED, UNREADABLE, WRONG, Facts, judge, place_of
+from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from wlc.farm.database import FarmDatabase
     from wlc.farm.registry import Replica
     from wlc.farm.store import Store
+    from wlc.tiers.overview import TierMember
 
 _AT_ONCE = 8
 
@@ -40,22 +45,36 @@ class FarmEntry(ForPeople):
         database: Its name; that of a site is `DATABASE/sites/SITE`.
         kind: "database", "site" of several masters, or "relay" that chooses where to read; other relays look like
             databases.
-        state: "started", "stopped", or "damaged".
-        tick: Last published tick; `age_s`: seconds since its commit. None before the first.
-        bytes: Size of its log and snapshots.
+        state: See `Standing`: ok, quiet, stopped; or unreadable, damaged, failing, silent, late, behind.
+        why: One sentence; `remedy`: the next command to type, None if there is none.
+        tick: Last published tick; `clock`: when it was committed; `age_s`: seconds since then. None before the first.
+        seen: When the publisher was last there; None if it never said so.
+        lag_s: Seconds that the slowest reader is behind; None without readers, or where that is not known.
         can_go_back_to: Time from which on every state can be reached; None where nothing was published or the key is
             missing.
-        problem: What is wrong with it; empty if nothing is.
+        verified: When `wlc verify` last read it; `drilled`: when `wlr drill` last restored it; None for never.
+        bytes: Size of its log and snapshots.
     """
 
     database: str
     kind: str
     state: str
-    tick: int | None
-    age_s: float | None
-    bytes: int | None
-    can_go_back_to: datetime | None
-    problem: str = ""
+    why: str
+    remedy: str | None = None
+    tick: int | None = None
+    clock: datetime | None = None
+    age_s: float | None = None
+    seen: datetime | None = None
+    lag_s: float | None = None
+    can_go_back_to: datetime | None = None
+    verified: datetime | None = None
+    drilled: datetime | None = None
+    bytes: int | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it needs someone."""
+        return self.state in WRONG
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +124,7 @@ def databases(
         raise InvalidError(f"{store.url} is a database, and not a farm", hint=f"wlc list {above}")
     if "://" not in store.url and not Path(store.url).is_dir():
         raise InvalidError(f"there is no folder {store.url}", hint="wlc list URL, or wlc master SOURCE --farm URL")
-    names = _names(store)
+    names = database_names(store)
     with ThreadPoolExecutor(_AT_ONCE if store.is_remote else 1) as pool:
         found = pool.map(lambda name: _entries(store.url, name, storage_options), names)
         return [entry for entries in found for entry in entries]
@@ -115,7 +134,8 @@ def _is_here() -> bool:
     return Path("dbfarm").is_dir()
 
 
-def _names(store: Store) -> list[str]:
+def database_names(store: Store) -> list[str]:
+    """Return the folders of a farm that can be databases, by name."""
     names = []
     for folder in store.folders():
         try:
@@ -132,27 +152,64 @@ def _entries(farm: str, name: str, options: Mapping[str, Any] | None) -> list[Fa
         return []
     sites = store.folders(SITES)
     kind = "site" if sites else "relay" if store.exists(ATTACHMENT) else "database"
-    found = [_entry(f"{farm}/{name}", name, kind, options)]
+    found = [entry_of(f"{farm}/{name}", name, kind, options)]
     others = [f"{name}/{SITES}{site}" for site in sites]
     others = [other for other in others if open_store(f"{farm}/{other}", options).exists(CONFIG)]
-    return [*found, *(_entry(f"{farm}/{other}", other, "site", options) for other in others)]
+    return [*found, *(entry_of(f"{farm}/{other}", other, "site", options) for other in others)]
 
 
-def _entry(url: str, name: str, kind: str, options: Mapping[str, Any] | None) -> FarmEntry:
+def entry_of(url: str, name: str, kind: str = "database", options: Mapping[str, Any] | None = None) -> FarmEntry:
+    """Return how a database is, whatever that is: a farm that is out of reach makes it unreadable.
+
+    Args:
+        url: The database's folder.
+        name: As the list of its farm names it.
+        kind: See `FarmEntry`.
+        options: Options of the farm's file system.
+    """
     try:
-        database = open_database(url, storage_options=options)
-        config = database.config()
-        size = database.log_bytes() + sum(entry.bytes for entry in database.store.list(SNAPSHOTS))
-    except (CorruptError, MissingError, InvalidError) as error:
-        return FarmEntry(name, kind, "damaged", None, None, None, None, error.message)
-    problem = ""
+        return _judged(open_database(url, storage_options=options), name, kind)
+    except (FarmError, OSError) as error:
+        return not_read(name, kind, error)
+
+
+def not_read(name: str, kind: str, error: FarmError | OSError) -> FarmEntry:
+    """Return what an error says of a database that was to be read."""
+    state = DAMAGED if isinstance(error, CorruptError | MissingError) else UNREADABLE
+    return FarmEntry(name, kind, state, str(error), error.hint if isinstance(error, FarmError) else None)
+
+
+def _judged(database: FarmDatabase, name: str, kind: str) -> FarmEntry:
+    now, config = utc_now(), database.config()
+    damage, note, window, health = "", "", Window(None, None), Health()
+    members: tuple[TierMember, ...] = ()
     try:
+        health = read_health(database)
+        members = members_of(read_tree(database, now), database.url)[1:]
         window = read_window(database)
-    except (CorruptError, MissingError, InvalidError) as error:
-        window, problem = Window(None, None), error.message
-    age_s = max((utc_now() - config.write).total_seconds(), 0.0) if config.write else None
-    state = "started" if config.state == STARTED else "stopped"
-    return FarmEntry(name, kind, state, config.tick, age_s, size, window.clock, problem)
+    except InvalidError as error:
+        note = f"; {error.message}"
+    except (CorruptError, MissingError) as error:
+        damage = error.message
+    stuck = [f"{each.kind} {each.id} ({each.url})" for each in members if STUCK in (*each.marks, each.state)]
+    place = place_of(name, database.url.removesuffix(f"/{name}"))
+    found = judge(Facts(place, config, health, damage, stuck), now)
+    return FarmEntry(
+        name,
+        kind,
+        found.state,
+        found.why + note,
+        found.remedy,
+        config.tick,
+        config.write,
+        max((now - config.write).total_seconds(), 0.0) if config.write else None,
+        found.seen,
+        max((member.lag_s for member in members if member.lag_s is not None), default=None),
+        window.clock,
+        health.verified.time if health.verified else None,
+        health.drilled.time if health.drilled else None,
+        database.log_bytes() + sum(entry.bytes for entry in database.store.list(SNAPSHOTS)),
+    )
 
 
 def readers(

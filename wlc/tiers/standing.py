@@ -1,0 +1,124 @@
+"""Is a database healthy? One verdict, which the list of a farm, the checkup, the pages and the service share."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from wlc.farm.config import STOPPED
+from wlc.farm.health import is_silent, last_seen
+from wlc.farm.human_form import ForPeople, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from wlc.farm.health import Health
+    from wlc.farm.model import Config
+
+# States that need nothing; then those that need someone to look, from the worst on.
+OK, QUIET, IS_STOPPED = "ok", "quiet", "stopped"
+UNREADABLE, DAMAGED, FAILING, SILENT, LATE, BEHIND = "unreadable", "damaged", "failing", "silent", "late", "behind"
+WRONG = (UNREADABLE, DAMAGED, FAILING, SILENT, LATE, BEHIND)
+STATES = (*WRONG, IS_STOPPED, QUIET, OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(ForPeople):
+    """How a database is.
+
+    Attributes:
+        state: "ok": its publisher is there; "quiet": the publisher closed, or none has ever said that it is there;
+            "stopped": `wlc stop`. What needs someone: "unreadable", "damaged", "failing": the publisher is there and
+            cannot publish, "silent": it died, "late": no commit for longer than `expect_every`, "behind": a reader
+            does not come further.
+        why: One sentence.
+        remedy: The next command to type; None if there is none to type.
+        seen: When the publisher was last there; None if it never said so.
+    """
+
+    state: str
+    why: str
+    remedy: str | None = None
+    seen: datetime | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it needs someone."""
+        return self.state in WRONG
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a database.
+
+    Attributes:
+        place: The database as a command names it.
+        damage: What is wrong with its files; empty if nothing that was read is.
+        stuck: The readers that do not come further, as messages name them.
+    """
+
+    place: str
+    config: Config
+    health: Health
+    damage: str = ""
+    stuck: Sequence[str] = field(default=())
+
+
+def judge(facts: Facts, now: datetime) -> Standing:
+    """Return the verdict on a database: the worst of what is wrong, or that nothing is."""
+    config, health = facts.config, facts.health
+    if damage := facts.damage or _disproved(health, now):
+        return Standing(DAMAGED, damage, f"wlc verify {facts.place}")
+    if config.state == STOPPED:
+        return Standing(IS_STOPPED, "its owner stopped it")
+    sign = health.publisher
+    if sign is None or sign.history != config.history:
+        return _of_readers(facts, now) or Standing(QUIET, "no publisher has reported")
+    seen = last_seen(health, config.write) or sign.seen
+    who = f"the publisher of {sign.source} on {sign.host}"
+    failure = f"; it could not publish: {sign.failure}" if sign.failure else ""
+    if is_silent(health, config.write, now):
+        why = f"{who} has said nothing for {_length(now - seen)}, and did not close{failure}"
+        again = f"on {sign.host}: wlc flush {shlex.quote(sign.source)}; then start its program again"
+        return Standing(SILENT, why, again, seen)
+    if sign.failure:
+        return Standing(FAILING, f"{who} cannot publish: {sign.failure}", None, seen)
+    if (found := _of_readers(facts, now)) is not None:
+        return replace(found, seen=seen)
+    if sign.is_closed:
+        return Standing(QUIET, f"{who} closed {_ago(seen, now)}", None, seen)
+    return Standing(OK, f"{who} is there", None, seen)
+
+
+def _of_readers(facts: Facts, now: datetime) -> Standing | None:
+    """Return what a reader would complain about: no commits, or no progress; None if nothing."""
+    expected, clock = facts.health.expect_every, facts.config.write
+    if expected and (clock is None or now - clock > expected):
+        age = "no transaction was ever published" if clock is None else f"the last commit was {_ago(clock, now)}"
+        return Standing(LATE, f"{age}, and one is expected every {duration(expected)}")
+    if facts.stuck:
+        return Standing(BEHIND, f"{', '.join(facts.stuck)}: no progress", f"wlc replicas {facts.place}")
+    return None
+
+
+def _disproved(health: Health, now: datetime) -> str:
+    """Return what the last verification or drill found wrong; empty if nothing."""
+    proofs = (("wlc verify", health.verified), ("wlr drill", health.drilled))
+    found = (f"{what}, {_ago(at.time, now)}: {at.failure}" for what, at in proofs if at is not None and at.failure)
+    return "; ".join(found)
+
+
+def _ago(time: datetime, now: datetime) -> str:
+    return f"{_length(now - time)} ago"
+
+
+def _length(time: timedelta) -> str:
+    return duration(timedelta(seconds=max(round(time.total_seconds()), 0)))
+
+
+def place_of(name: str, farm: str) -> str:
+    """Return a database of a farm as a command names it."""
+    return f"{shlex.quote(name)} --farm {shlex.quote(farm)}"
