@@ -8,7 +8,7 @@ import typer
 
 from wlc.farm.errors import InvalidError
 
-from .options import Database, Farm, Source, StorageOptions, storage_options
+from .options import Database, Farm, StorageOptions, storage_options
 from .output import Listing, Report, Value
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def _refuse_options(db: str, table: str | None, *, site: str, reads: str, column
 
 
 EXCEPTION_COLUMNS = (
-    *("id", "source", "source_tick", "count", "detected", "table", "key", "op_type", "cause", "dependent"),
+    *("id", "site", "source", "source_tick", "count", "detected", "table", "key", "op_type", "cause", "dependent"),
     *("old", "new", "local", "resubmitted"),
 )
 
 
 def exceptions(
-    source: Source,
+    db: Database,
     table: Annotated[str | None, typer.Option(metavar="TABLE", help="Only rows of this table.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only what was rejected then or later: '2026-03-01 12:00'.")
@@ -96,14 +96,16 @@ def exceptions(
         str | None,
         typer.Option(metavar="ID", help="Write a rejected row (SITE:TICK:COUNT) or transaction (SITE:TICK) again."),
     ] = None,
+    farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show the rows that this site rejected of what other sites published, and why."""
+    """Show the rows that a site rejected of others, and those that the primary rejected of the site, and why."""
     import wlc
 
+    options = storage_options(storage_option)
     if resubmit is not None:
-        return Value("resubmitted", wlc.resubmit(source, resubmit, storage_options=storage_options(storage_option)))
-    found = wlc.exceptions(source, table=table, since=since, storage_options=storage_options(storage_option))
+        return Value("resubmitted", wlc.resubmit(db, resubmit, storage_options=options))
+    found = wlc.exceptions(db, table=table, since=since, farm=farm, storage_options=options)
     if count:
         return Value("exceptions", len(found))
     return _listing(EXCEPTION_COLUMNS, found)
@@ -112,11 +114,11 @@ def exceptions(
 COUNTER_COLUMNS = ("site", "rule", "name", "value")
 
 
-def conflicts(source: Source, storage_option: StorageOptions = None) -> Report:
-    """Show how often this site rejected changes of each other site."""
+def conflicts(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
+    """Show how often a site rejected changes of each other site."""
     import wlc
 
-    found = wlc.conflicts(source, storage_options=storage_options(storage_option))
+    found = wlc.conflicts(db, farm=farm, storage_options=storage_options(storage_option))
     return _listing(COUNTER_COLUMNS, found)
 
 

@@ -32,7 +32,9 @@ def join(
     farm: Farm = None,
     beat: Annotated[
         str | None,
-        typer.Option(metavar="S", help="Longest time until a commit is published: 60, 90s, 5m. Default is 300."),
+        typer.Option(
+            metavar="S", help="Longest time until a commit is published: 60, 90s, 5m. Default: the primary's."
+        ),
     ] = None,
     start: Annotated[
         str | None,
@@ -121,9 +123,6 @@ def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | No
         raise InvalidError("nothing was changed", hint="take it first, if the primary still can: wlc take PRIMARY")
 
 
-TAKEN_COLUMNS = ("site", "transactions", "rows", "tick")
-
-
 def take(
     source: Source,
     from_: Annotated[str | None, typer.Option("--from", metavar="SITE", help="Read only the log of this site.")] = None,
@@ -140,7 +139,10 @@ def take(
 
     def taken() -> list[wlc.TakenFrom]:
         with working("taking into {}", Path(without_password(source)).name):
-            return wlc.take(source, site=from_, dry_run=dry_run, storage_options=options)
+            done = wlc.take(source, site=from_, dry_run=dry_run, storage_options=options)
+        if not dry_run and any(each.in_conflict or each.own_rejected for each in done):
+            typer.echo(f"Rows were rejected: wlc exceptions {shlex.quote(source)}", err=True)
+        return done
 
     yield from in_rounds(
         taken,
@@ -152,13 +154,8 @@ def take(
 
 
 def _listing(done: list[wlc.TakenFrom]) -> Report:
-    if any(each.is_dry_run for each in done):
-        return _rehearsed(done)
-    return Listing(TAKEN_COLUMNS, [(each.site, each.transactions, each.rows, each.tick) for each in done])
-
-
-def _rehearsed(done: list[wlc.TakenFrom]) -> Report:
-    names = (*TAKEN_COLUMNS, "after", "rejected", "in_conflict")
+    after = ("after",) if any(each.is_dry_run for each in done) else ()
+    names = ("site", "transactions", "rows", "tick", *after, "rejected", "own_rejected", "in_conflict")
     rows = [[getattr(each, name) for name in names[:-1]] for each in done]
     shown = [[*row, "; ".join(map(_in_words, each.in_conflict))] for row, each in zip(rows, done, strict=True)]
     listed = [[{**record(count).values, "table": str(count.table)} for count in each.in_conflict] for each in done]

@@ -19,6 +19,7 @@ _PROBE = """<script>
   const seen = [];
   addEventListener("error", (event) => seen.push(event.message));
   addEventListener("load", () => setTimeout(() => {
+    ACTION
     const drawn = [...document.querySelectorAll(".chart svg.main-svg")].map((e) => e.getBoundingClientRect().right);
     parent.postMessage(JSON.stringify({errors: seen, width: innerWidth, text: document.body.innerText,
       needed: document.documentElement.scrollWidth, drawn: Math.max(0, ...drawn)}), "*");
@@ -37,9 +38,9 @@ class Seen:
     drawn: int
 
 
-def look(page: str, folder: Path, width: int, name: str) -> Seen:
-    """Show a page in a window of some width; the picture stays in DBFARM_SCREENSHOTS, if that names a folder."""
-    (folder / "page.html").write_text(page.replace("<head>", f"<head>{_PROBE}", 1))
+def look(page: str, folder: Path, width: int, name: str, action: str = "") -> Seen:
+    """Show a page in a window of some width, after an action of its user, in JavaScript; the picture stays in DBFARM_SCREENSHOTS, if that names a folder."""
+    (folder / "page.html").write_text(page.replace("<head>", "<head>" + _PROBE.replace("ACTION", action), 1))
     # Windows of this browser are at least 500 pixels wide, frames are not.
     frame = folder / "frame.html"
     frame.write_text(f"""<!doctype html><style>body {{ margin: 0 }} iframe {{ border: 0 }}</style>

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 import wlr
-from tests.compat.write import FOLDER, sealed_options, write
+from tests.compat.write import FOLDER, REJECTED, sealed_options, write
 from tests.scratch import attached
 from wlc.farm.config import decode_config
 from wlc.farm.database import FarmDatabase, open_database
@@ -35,7 +35,7 @@ from wlc.farm.model import (
     Taken,
     Transaction,
 )
-from wlc.farm.registry import decode_replica, replicas
+from wlc.farm.registry import SITE, decode_replica, replicas
 from wlc.farm.vectors import first_fall
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def test_every_line_of_the_log(database: FarmDatabase) -> None:
         (2, 6, "clear", "main.t", 0, 3),
         (2, 6, "change", "main.t", 2, 0),
         (2, 6, "refresh", "main.t", None, None),
+        (2, 6, "rejected", "main.t", None, None),
         (3, 7, "ALTER TABLE", "main.t", None, None),
         (3, 7, "sequence", "main.s", None, None),
         (4, 8, "CREATE FUNCTION", "main.f", None, None),
@@ -125,7 +126,8 @@ def test_transactions(database: FarmDatabase) -> None:
     folder = "shop_000000000002.d"
     assert found[3].records[-1] == RowsRead(Name("main", "t"), f"{folder}/1.parquet", 2, exclusive=True)
     assert found[4].records[-1] == RowsRefreshed(Name("main", "t"), f"{folder}/2.parquet", 1, absent=True)
-    assert found[5].records[-1] == RowsRefreshed(Name("main", "t"), f"{folder}/2.parquet", 1, absent=False)
+    assert found[5].records[-2] == RowsRefreshed(Name("main", "t"), f"{folder}/2.parquet", 1, absent=False)
+    assert found[5].records[-1] == REJECTED
 
 
 def test_run_of_transactions(database: FarmDatabase) -> None:
@@ -188,7 +190,7 @@ def test_headers_and_footers(database: FarmDatabase) -> None:
         {"main.t": (2, "1e2c66358fde8958")},
         {"main.t": (2, "f0e9751f86af9e75")},
     ]
-    assert chain == "dda0ca82502e38956f65e61c52b2c82774bb6e31095948307c4be0a9bd34f2ad"
+    assert chain == "b639be5d4351a21a6e3092070d925e808b965482e596450fea928878d422c0cb"
 
 
 def test_effects_of_statements(database: FarmDatabase) -> None:
@@ -229,10 +231,11 @@ def test_snapshot(database: FarmDatabase) -> None:
 
 
 def test_registered_replicas(database: FarmDatabase) -> None:
-    one, two = replicas(database)
+    site, one, two = replicas(database)
     assert (one.id, one.target, one.clock, one.host, one.user) == ("r1", "/data/réplica.duckdb", time(3), "host", "ann")
     assert one.position == Position("h1", 3, 1, database.read_batch(1)[1])
     assert (two.id, two.position, two.clock) == ("r2", None, None)
+    assert (site.kind, site.counters) == (SITE, {"oslo epoch_trans rejects": 2, "bergen  evicted": 1})
 
 
 @pytest.mark.slow

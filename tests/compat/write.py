@@ -43,6 +43,7 @@ from wlc.farm.model import (
     Name,
     Origin,
     Position,
+    RowRejected,
     RowsRead,
     RowsRefreshed,
     SequencePosition,
@@ -52,7 +53,7 @@ from wlc.farm.model import (
     Transaction,
 )
 from wlc.farm.paths import data_path, log_path
-from wlc.farm.registry import Replica, register
+from wlc.farm.registry import SITE, Replica, register
 from wlc.farm.seal.checksum import LINES_END, with_checksum
 from wlc.farm.seal.keys import ENCRYPTION, SIGNING, new_key, public_half
 
@@ -66,6 +67,14 @@ LAYOUT = Layout(COLUMNS, ("id",))
 WIDER = Layout((*COLUMNS, Column("note", "VARCHAR", default="'?'")), ("id",))
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
+REJECTED = RowRejected(
+    *(T, "b1", 9, 1, {"id": 5}, "UPDATE_ROW", "DATA_IN_CONFLICT", "update_origin_differs"),
+    old={"id": 5, "name": "d", "price": "5.00"},
+    new={"id": 5, "name": None, "price": "5.00"},
+    local={"id": 5, "name": "e", "price": "5.00"},
+    dependent=False,
+    more=2,
+)
 CREATE = Ddl(
     "CREATE TABLE",
     T,
@@ -157,7 +166,7 @@ def batches() -> list[tuple[Batch, list[list[str]]]]:
                 "ann",
                 at(5),
                 at(6),
-                (Clear(T, 3), Change(T, path(2), 2, 0), RowsRefreshed(T, path(2, 2), 1, absent=False)),
+                (Clear(T, 3), Change(T, path(2), 2, 0), RowsRefreshed(T, path(2, 2), 1, absent=False), REJECTED),
             ),
         ),
         vector={"b1": 9, "h1": 6},
@@ -323,6 +332,11 @@ def write(folder: Path) -> None:
             position = Position("h1", 3, 1, done[0][1])
             register(database, Replica("r1", "/data/réplica.duckdb", position, at(3), at(60), "host", "ann"))
             register(database, Replica("r2", "s3://bucket/lake", None, None, at(60), "host", "bob"))
+            counters = {"oslo epoch_trans rejects": 2, "bergen  evicted": 1}
+            site = Replica(
+                "bergen", "bergen.duckdb", position, None, at(60), "host", "eve", kind=SITE, counters=counters
+            )
+            register(database, site)
     write_later(folder / "later")
     for left in folder.rglob(".wlc.lock"):
         left.unlink()

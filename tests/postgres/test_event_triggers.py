@@ -188,6 +188,115 @@ TAGS: dict[str, tuple[str, ...]] = {
         "DROP ROLE event_owner",
     ),
 }
+# A text that makes things, and statements that change how a table or an object is described, or may do so, although the
+# command is about something else: an index, a schema, an extension, what others are made with.
+_KEYS = """CREATE TABLE p (a int NOT NULL) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
+    CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2) PARTITION BY LIST (a); CREATE TABLE p21 PARTITION OF p2 DEFAULT;
+    ALTER TABLE ONLY p ADD CONSTRAINT k {0} (a); ALTER TABLE ONLY p2 ADD CONSTRAINT k2 {0} (a);
+    ALTER TABLE p1 ADD CONSTRAINT k1 {0} (a); ALTER TABLE p21 ADD CONSTRAINT k21 {0} (a)"""
+_ATTACHED = tuple(
+    f"ALTER INDEX {above} ATTACH PARTITION {key}" for above, key in (("k", "k1"), ("k2", "k21"), ("k", "k2"))
+)
+_OF_FUNCTION = """CREATE SCHEMA other; CREATE FUNCTION {0}(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+    CREATE TABLE p (a int) PARTITION BY RANGE ({0}(a)); CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (5);
+    CREATE TABLE t (a int DEFAULT {0}(1), b int CHECK ({0}(b) > 0), g int GENERATED ALWAYS AS ({0}(a)) STORED,
+        EXCLUDE USING btree ({0}(a) WITH =) WHERE ({0}(b) > 1)); CREATE INDEX ON t ({0}(a)); CREATE VIEW v AS SELECT {0}(a) AS a
+    FROM t; CREATE POLICY y ON t USING ({0}(a) > 1);
+    CREATE FUNCTION g() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT {0}(1); END"""
+_OF_TYPES = """CREATE SCHEMA other; CREATE TYPE {0}e AS ENUM ('a'); CREATE DOMAIN {0}d AS int; CREATE TYPE {0}c AS (x {0}e, y {0}d);
+    CREATE COLLATION {0}l FROM "C"; CREATE VIEW {0}v AS SELECT 1 AS x; CREATE DOMAIN {0}dd AS text COLLATE {0}l;
+    CREATE FUNCTION {0}f(v {0}v) RETURNS {0}e LANGUAGE sql AS 'SELECT NULL::{0}e'; CREATE TABLE y OF {0}c;
+    CREATE TABLE t (a int, e {0}e[], d {0}d, c {0}c, l text COLLATE {0}l, v {0}v, w {0}v[], dd {0}dd,
+        k int CHECK (CAST(k AS {0}d) > 0), CHECK (l > 'a' COLLATE {0}l))"""
+_OF_OPERATORS = """CREATE SCHEMA other; CREATE OPERATOR {0}=== (leftarg = int, rightarg = int, function = int4eq);
+    CREATE TEXT SEARCH CONFIGURATION {0}s (COPY = simple); CREATE OPERATOR CLASS {0}o FOR TYPE int USING btree AS OPERATOR 1 <,
+    OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 btint4cmp(int, int);
+    CREATE TABLE p (a int) PARTITION BY RANGE (a {0}o); CREATE TABLE t (a int, b tsvector DEFAULT to_tsvector('{0}s'::regconfig, ''),
+        EXCLUDE USING btree (a {0}o WITH =), CHECK (a OPERATOR({1}.===) a)); CREATE INDEX ON t (a {0}o)"""
+FOLLOWED: dict[str, tuple[str, ...]] = {
+    "keys of partitions": (
+        _KEYS.format("PRIMARY KEY"),
+        *_ATTACHED,
+        "ALTER INDEX k1 RENAME TO j1",
+        "ALTER TABLE k RENAME TO j",
+    ),
+    "keys of partitions, from above": (_KEYS.format("UNIQUE"), _ATTACHED[2], _ATTACHED[1], _ATTACHED[0]),
+    "indexes of constraints": (
+        "CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE, EXCLUDE USING btree (b WITH =)); CREATE INDEX i ON t (b)",
+        *(f"ALTER INDEX {name} RENAME TO {name}2" for name in ("t_pkey", "t_b_key", "t_b_excl")),
+        "REINDEX TABLE CONCURRENTLY t; ALTER INDEX i RENAME TO j",
+        "REINDEX TABLE CONCURRENTLY t; DROP INDEX j",
+    ),
+    "sequences": (
+        "CREATE SCHEMA other; CREATE SEQUENCE q; CREATE TABLE t (a int DEFAULT nextval('q'), b int GENERATED ALWAYS AS IDENTITY)",
+        "ALTER SEQUENCE q OWNED BY t.a; ALTER SEQUENCE q RENAME TO r; ALTER TABLE t_b_seq RENAME TO s",
+        "ALTER SEQUENCE s INCREMENT 3; ALTER SEQUENCE r OWNED BY NONE; ALTER SEQUENCE r SET SCHEMA other",
+        "DROP SEQUENCE other.r CASCADE",
+    ),
+    "a function": (
+        _OF_FUNCTION.format("f"),
+        "ALTER FUNCTION f RENAME TO h",
+        "ALTER FUNCTION h SET SCHEMA other",
+        "DROP POLICY y ON t; DROP VIEW v; DROP TABLE p; DROP FUNCTION other.h CASCADE",
+    ),
+    "a function's schema": (_OF_FUNCTION.format("other.f"), "ALTER SCHEMA other RENAME TO renamed"),
+    "types": (
+        _OF_TYPES.format(""),
+        *(
+            f"ALTER {thing} RENAME TO {thing[-1]}2"
+            for thing in ("TYPE e", "DOMAIN d", "TYPE c", "COLLATION l", "VIEW v")
+        ),
+        "ALTER TYPE c2 RENAME ATTRIBUTE x TO xx CASCADE",
+        "ALTER TYPE c2 ADD ATTRIBUTE z int CASCADE",
+        "CREATE OR REPLACE VIEW v2 AS SELECT 1 AS x, 2 AS y",
+        *(f"ALTER {thing}2 SET SCHEMA other" for thing in ("TYPE e", "DOMAIN d", "TYPE c", "COLLATION l", "VIEW v")),
+        *(
+            f"DROP {thing}2 CASCADE"
+            for thing in ("COLLATION other.l", "DOMAIN other.d", "TYPE other.c", "TYPE other.e")
+        ),
+    ),
+    "types' schema": (_OF_TYPES.format("other."), "ALTER SCHEMA other RENAME TO renamed"),
+    "operators": (
+        _OF_OPERATORS.format("", "OWN"),
+        "ALTER OPERATOR CLASS o USING btree RENAME TO o2",
+        "ALTER TEXT SEARCH CONFIGURATION s RENAME TO s2",
+        "ALTER OPERATOR CLASS o2 USING btree SET SCHEMA other",
+        "ALTER TEXT SEARCH CONFIGURATION s2 SET SCHEMA other",
+        "ALTER OPERATOR === (int, int) SET SCHEMA other",
+        "DROP TABLE p; DROP OPERATOR FAMILY o USING btree CASCADE; DROP OPERATOR other.=== (int, int) CASCADE",
+    ),
+    "operators' schema": (_OF_OPERATORS.format("other.", "other"), "ALTER SCHEMA other RENAME TO renamed"),
+    "an extension": (
+        "CREATE SCHEMA other; CREATE TABLE member (a serial PRIMARY KEY); CREATE INDEX i ON member ((a + 1))",
+        "CREATE EXTENSION citext; ALTER EXTENSION citext ADD TABLE member",
+        "CREATE TABLE t (a citext PRIMARY KEY, b int REFERENCES member); CREATE TABLE p (a citext) PARTITION BY LIST (a)",
+        "ALTER EXTENSION citext SET SCHEMA other",
+        "DROP EXTENSION citext CASCADE",
+    ),
+    "a materialized view": (
+        "CREATE MATERIALIZED VIEW m AS SELECT 1 AS a; CREATE INDEX i ON m (a)",
+        "ALTER MATERIALIZED VIEW m RENAME TO n; ALTER TABLE n RENAME a TO b",
+    ),
+    "foreign tables": (
+        "CREATE TABLE p (a int) PARTITION BY LIST (a); CREATE TABLE b (a int)",
+        "CREATE FOREIGN TABLE pf PARTITION OF p DEFAULT SERVER srv; CREATE FOREIGN TABLE f (x int) INHERITS (b) SERVER srv",
+        "CREATE TABLE c (y int) INHERITS (f); CREATE TABLE t (r f, z int)",
+        "ALTER FOREIGN TABLE f ADD q int",
+        "ALTER TABLE f RENAME TO ff",
+        "DROP FOREIGN TABLE ff CASCADE",
+    ),
+}
+# Tables that are another than it is noted; likewise all else, but for what replicas make anew whenever it is replaced.
+_OTHERS = """
+    SELECT t.oid::regclass::text FROM wlc.tables t WHERE wlc.plain(t.description) IS DISTINCT FROM wlc.plain(wlc.describe(t.oid))
+    UNION ALL SELECT coalesce(o.description, n.description)->>'identity' FROM wlc.objects o FULL JOIN (
+        SELECT f.*, wlc.describe_object(class, object) AS description FROM wlc.all_objects(1, 6) f) n
+        ON (n.class, n.object) = (o.class, o.oid)
+    WHERE CASE WHEN o.description->>'kind' IN ('view', 'function', 'procedure') AND n.description IS NOT NULL
+        THEN o.description - 'definition' <> n.description - 'definition'
+        ELSE o.description IS DISTINCT FROM n.description END
+"""
+
 # This cannot run here: it needs a library.
 NOT_RUN = {"SECURITY LABEL"}
 # PostgreSQL has names for them, but no command.
@@ -233,6 +342,29 @@ def test_replicas_follow_all_of_them(shared: tuple[str, str, str]):
         wlr.replicate("x", farm=farm, into=replica, register=False)
     assert texts_of(replica) == texts_of(url)
     assert not wlc.status(url).bypassed
+
+
+@pytest.fixture(scope="module")
+def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A master that nothing follows."""
+    url = cluster.create_database()
+    execute(url, "CREATE TABLE z (a int); CREATE FOREIGN DATA WRAPPER fdw; CREATE SERVER srv FOREIGN DATA WRAPPER fdw")
+    wlc.master(url, farm=str(tmp_path_factory.mktemp("farm")), name="x")
+    return url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_what_is_noted_follows_what_others_are_made_with(watched: str, case: str):
+    schema = f"followed{list(FOLLOWED).index(case)}"
+    with psycopg.connect(watched, autocommit=True) as connection:
+        before, *changes = (text.replace("OWN.", f"{schema}.") for text in FOLLOWED[case])
+        connection.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {before}")
+        for change in changes:
+            for statement in change.split(";"):
+                connection.execute(statement)
+            assert connection.execute(_OTHERS).fetchall() == [], change
+        connection.execute(f"DROP SCHEMA IF EXISTS {schema}, other, renamed CASCADE")
 
 
 def test_the_list_has_every_command_that_the_server_has(database_url: str):

@@ -181,6 +181,7 @@ STORIES: dict[str, tuple[Callable[[Shell], None], dict[str, str]]] = {
     "docs/howto/keep.md": (orders, {}),
     "docs/howto/mend.md": (stopped, {}),
     "docs/howto/move.md": (orders, {"/srv/farm": "farm"}),
+    "docs/howto/offices.md": (nothing, LOCAL),
     "docs/howto/restore.md": (orders, {}),
     "docs/howto/systemd.md": (folders, {"s3://bucket/farm": "farm", "/srv/farm": "farm"}),
     "docs/howto/upgrade.md": (orders, {}),

@@ -15,10 +15,11 @@ import pytest
 import wlc
 import wlr
 from tests.browser import look, needs_browser
+from wlc import FarmEntry
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.health import change_health, read_health
-from wlr.care.report_page import report_page
+from wlr.care.report_page import ListedDatabase, databases_page, report_page
 from wlr.service.health import Attendant
 from wlr.service.http_server import SCRIPT, Pages
 from wlr.service.job_states import Board
@@ -160,6 +161,28 @@ def test_a_browser_shows_the_list_before_and_after_a_fault(served, config, tmp_p
     assert (seen.errors, seen.needed <= width) == ([], True)
     assert {"sales", "damaged"} <= set(seen.text.split())
     assert "wlc.config is damaged" in seen.text
+
+
+@pytest.mark.deep
+@needs_browser
+def test_a_browser_sorts_and_filters_the_list(tmp_path) -> None:
+    listed = [
+        ListedDatabase(name, f"/{name}", FarmEntry(name, "database", state, "why", bytes=size), (0,) * 23 + (size,))
+        for name, state, size in (("crm", "ok", 3), ("sales", "silent", 1), ("web", "quiet", 2))
+    ]
+    page = databases_page(listed, [])
+
+    def names(action: str) -> list[str]:
+        text = look(page, tmp_path, 1280, "sorted", action).text
+        return [word for word in text.split() if word in ("crm", "sales", "web")]
+
+    # Those that need someone come first.
+    assert names("") == ["sales", "crm", "web"]
+    by_size = "document.querySelectorAll('th button')[7].click();"
+    assert names(by_size) == ["sales", "web", "crm"]
+    assert names(by_size * 2) == ["crm", "web", "sales"]
+    typed = "const box = document.querySelector('input'); box.value = 'S'; box.dispatchEvent(new Event('input'));"
+    assert names(typed) == ["sales"]
 
 
 def test_several_databases_are_listed_and_what_cannot_be_shown_says_why(served, config, monkeypatch) -> None:

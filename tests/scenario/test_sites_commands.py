@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import pytest
@@ -29,9 +29,15 @@ from tests.sites import Sites
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.errors import InvalidError
 from wlc.multi_master.circle import read_circle
+from wlr.service.job_states import Board
+from wlr.service.jobs import works_of
+from wlr.service.metrics import Exposition
+from wlr.service.settings_file import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from wlr.service.jobs import Turn
 
 
 Capture = pytest.CaptureFixture[str]
@@ -439,7 +445,7 @@ def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: 
     two.write("oslo", "UPDATE a SET v = 'oslo' WHERE id = 1")
     wlc.flush(two.file("oslo"))
     oslo, rome = shown(capsys, "sites", "sales", "--farm", two.farm)
-    assert (rome["window_rows"], rome["window_age_s"] > 0, rome["is_stable"]) == (2, True, True)
+    assert (rome["window_rows"], rome["window_age_s"] > 0, rome["is_stable"]) == (1, True, True)
     assert (oslo["behind"], oslo["delay_s"]["rome"] > 0, oslo["contained_by"]["rome"] < oslo["tick"]) == (
         ["rome"], True, True,
     )  # fmt: skip
@@ -525,6 +531,149 @@ def test_rows_that_differ_from_what_the_exception_shows_are_not_written_over(two
         wlc.resubmit(two.file("oslo"), "rome:999")
     with pytest.raises(InvalidError, match="names no exception"):
         wlc.resubmit(two.file("oslo"), "rome")
+
+
+@pytest.mark.slow
+def test_the_author_writes_a_rejected_row_again_with_the_winner_before_its_eyes(two: Sites, capsys: Capture) -> None:
+    two.write("oslo", "INSERT INTO a VALUES (50, 'fifty', 0), (51, 'fifty-one', 0)")
+    two.exchange()
+    two.write("oslo", "UPDATE a SET x = 2 WHERE id = 50", "DELETE FROM a WHERE id = 51")
+    two.write("rome", "UPDATE a SET v = 'rome' WHERE id = 50", "DELETE FROM a WHERE id = 51")
+    wlc.flush(two.file("rome"))
+    known = len(wlc.exceptions(two.file("rome")))
+    (done,) = shown(capsys, "take", two.file("oslo"))
+    assert (done["rejected"], done["own_rejected"]) == (0, 0)
+    assert [(each["table"], each["cause"], each["rule"], each["rows"]) for each in done["in_conflict"]] == [
+        ("main.a", "DATA_IN_CONFLICT", "epoch", 1),
+        ("main.a", "ROW_DOES_NOT_EXIST", "epoch", 1),
+    ]
+    (done,) = shown(capsys, "take", two.file("rome"))
+    assert (done["own_rejected"], done["in_conflict"]) == (2, [])
+    mine, theirs = (shown(capsys, "exceptions", two.file(site)) for site in ("rome", "oslo"))
+    changed, deleted = mine[known:]
+    assert [each["id"] for each in (changed, deleted)] == [each["id"] for each in theirs[-2:]]
+    assert (changed["site"], changed["local"]) == ("oslo", {"id": 50, "v": "fifty", "x": "2.0"})
+    assert (deleted["cause"], deleted["local"]) == ("ROW_DOES_NOT_EXIST", None)
+    # What was rejected is read with the position: another take says nothing of it.
+    (done,) = shown(capsys, "take", two.file("rome"))
+    assert (done["transactions"], done["own_rejected"], len(wlc.exceptions(two.file("rome")))) == (0, 0, known + 2)
+    assert run_app(app, "wlc", ["exceptions", str(two.file("rome")), "--resubmit", changed["id"]]) == 0
+    two.exchange()
+    two.refuse_differences("a")
+    assert (50, "rome", 2.0) in two.rows("oslo", "a")
+    with pytest.raises(InvalidError, match="was resubmitted at"):
+        wlc.resubmit(two.file("rome"), changed["id"])
+    with pytest.raises(InvalidError, match="has changed since it was rejected"):
+        wlc.resubmit(two.file("oslo"), changed["id"])
+
+
+@pytest.mark.slow
+def test_while_a_program_has_the_file_open_the_farm_answers(two: Sites, capsys: Capture) -> None:
+    two.write("oslo", "INSERT INTO a VALUES (60, 'sixty', 0)")
+    two.exchange()
+    two.write("oslo", "UPDATE a SET x = 6 WHERE id = 60")
+    two.write("rome", "UPDATE a SET v = 'rome' WHERE id = 60")
+    two.exchange()
+    two.exchange()
+    asked = {
+        site: [(command, two.file(site)) for command in ("exceptions", "conflicts", "status")]
+        for site in ("oslo", "rome")
+    }
+    before = {each: shown_one(capsys, *each) for site in asked for each in asked[site]}
+    for site, questions in asked.items():
+        script = (
+            f"import sys, wlc; c = wlc.connect({str(two.file(site))!r}); print('open', flush=True); sys.stdin.read()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as held:
+            assert held.stdout
+            assert held.stdout.readline() == "open\n"
+            for question in questions:
+                assert comparable(shown_one(capsys, *question)) == comparable(before[question])
+                assert "is open in process" in capsys.readouterr().err
+            # What needs the file says so, and what can be asked meanwhile.
+            assert run_app(app, "wlc", ["exceptions", str(two.file(site)), "--resubmit", "rome:1"]) == 75
+            hint = re.search(r"wlc status \S+", capsys.readouterr().err)
+            assert hint
+            assert run_app(app, "wlc", shlex.split(hint[0])[1:]) == 0
+            held.communicate("")
+    with pytest.raises(InvalidError, match="only a site writes rows again"):
+        wlc.resubmit("sales", "rome:1")
+    # Anywhere, of the database.
+    rows = shown_one(capsys, "exceptions", "sales", "--farm", two.farm)
+    assert comparable(rows) == comparable(before["exceptions", two.file("oslo")])
+
+
+def shown_one(capsys: Capture, *arguments: object) -> Any:
+    capsys.readouterr()
+    assert run_app(app, "wlc", [*map(str, arguments), "--json"]) == 0
+    captured = capsys.readouterr()
+    sys.stderr.write(captured.err)
+    return json.loads(captured.out)
+
+
+def comparable(answer: Any) -> Any:
+    """Leave out what only the file knows."""
+    if isinstance(answer, dict):
+        return {key: value for key, value in answer.items() if key not in ("unpublished", "bypassed")}
+    return [{key: value for key, value in row.items() if key not in ("detected", "resubmitted")} for row in answer]
+
+
+@pytest.mark.slow
+def test_a_service_takes_at_sites_and_counts_what_was_rejected(two: Sites, tmp_path: Path) -> None:
+    config, board = tmp_path / "dbfarm.toml", Board()
+    config.write_text("".join(f"[sites.{site}]\nsource = '{two.file(site)}'\n" for site in ("oslo", "rome")))
+    two.write("oslo", "INSERT INTO a VALUES (70, 'seventy', 0), (71, 'seventy-one', 0)")
+    two.exchange()
+    two.write("oslo", "UPDATE a SET x = 7 WHERE id IN (70, 71)")
+    two.write("rome", "UPDATE a SET v = 'rome' WHERE id IN (70, 71)")
+    wlc.flush(two.file("rome"))
+    for work in works_of(read_settings(config)) * 2:
+        done = work.do_round(cast("Turn", None))
+        board.change(work.key, lambda standing, done=done: standing.after(done, utc_now()))
+        assert bool(done.facts) == bool(done.transactions)
+    text = Exposition(board).answer("")[0].decode()
+    counted = re.findall(r'dbfarm_rejected_rows_total{item="(.*?)",work="take"} (.*)', text)
+    assert counted == [("sites.oslo", "2.0"), ("sites.rome", "2.0")]
+    two.refuse_differences("a")
+
+
+@pytest.mark.slow
+def test_undo_and_repair_at_a_site_say_the_same(tmp_path: Path, capsys: Capture) -> None:
+    sites = Sites(tmp_path)
+    sites.found(f"{SCHEMA}; CREATE TABLE bag (k INTEGER)")
+    sites.join("rome")
+    wlc.set_rule("sales", "t", "owner", site="oslo", farm=sites.farm)
+    sites.exchange()
+    file = str(sites.file("rome"))
+    for table, row, other in (("t", "(2, 'oslo')", "(9, 'rome')"), ("bag", "(1)", "(9)")):
+        sites.write("oslo", f"INSERT INTO {table} VALUES {row}")
+        sites.exchange()
+        said = [refusal(capsys, "undo", file, "--tick", wlc.tick(file))]
+        with duckdb.connect(file) as connection:
+            connection.execute(f"INSERT INTO {table} VALUES {other}")
+        said.append(refusal(capsys, "repair", file))
+        assert said[0] == said[1]
+        assert "hint: " in said[0]
+        assert not re.search(r"\bDB\b", said[0])
+        with duckdb.connect(file) as connection:
+            connection.execute(f"DELETE FROM {table} WHERE k = 9")
+
+
+def refusal(capsys: Capture, *arguments: object) -> str:
+    capsys.readouterr()
+    assert run_app(app, "wlc", [*map(str, arguments)]) == 2
+    return capsys.readouterr().err.partition("error: ")[2]
+
+
+@pytest.mark.slow
+def test_a_joined_site_has_the_beat_of_the_primary(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA)
+    wlc.beat(sites.file("oslo"), 17)
+    sites.join("rome")
+    assert wlc.beat(sites.file("rome")) == 17
 
 
 @pytest.mark.slow

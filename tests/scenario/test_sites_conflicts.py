@@ -6,7 +6,8 @@ Oslo is the primary, rome and paris are secondaries. Names such as e8, x2 and c2
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.multi_master.site_step import SiteStep
+    from wlc.multi_master.site_step import RejectedRow, SiteStep
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_cases(tmp_path_factory.mktemp("epoch"), CASES)
 
 
+EVER = datetime(2026, 1, 1, tzinfo=UTC)
 # Rows alone, transactions that depend on each other, and rows that were read.
 FEW = {name: CASES[name] for name in ("e3", "e6", "t3", "r2")}
 
@@ -131,12 +133,31 @@ def test_what_was_rejected_is_shown(few: Outcome, capsys: pytest.CaptureFixture[
     with attached(file) as connection:
         found = connection.execute('SELECT k, "v$OLD", "v$NEW", op_type, cft_cause FROM wlc."e3_t$EX"').fetchall()
     assert found == [(2, None, "Cloisters", "WRITE_ROW", "ROW_ALREADY_EXISTS")]
-    # Of a secondary nothing is rejected, and what it rejects is not replicated; rows that it had are replaced.
-    assert wlc.exceptions(few.sites.file("rome")) == []
+    # Nothing of the primary's is rejected; rows that a secondary had are replaced.
     last = {(row.table, str(row.key)): row.op_type for row in wlc.exceptions(file)}
     replaced = sum(kind in ("WRITE_ROW", "UPDATE_ROW") for kind in last.values())
     counts = [(counter.site, counter.name, counter.value) for counter in wlc.conflicts(few.sites.file("rome"))]
     assert counts == [("rome", "overwritten", replaced)]
+
+
+def told(sites: Sites, name: str) -> list[RejectedRow]:
+    """What a site lists, in one order, and whenever it was detected."""
+    rows = (replace(row, detected=EVER) for row in wlc.exceptions(sites.file(name)))
+    return sorted(rows, key=lambda row: (row.source_tick, row.count, row.table))
+
+
+def test_the_author_sees_what_the_primary_rejected(few: Outcome) -> None:
+    assert {row.op_type for row in told(few.sites, "rome")} >= {"WRITE_ROW", "UPDATE_ROW", "READ_ROW"}
+    assert told(few.sites, "rome") == told(few.sites, "oslo")
+
+
+@pytest.mark.slow
+def test_the_author_sees_the_rejected_rows_of_every_case(outcome: Outcome) -> None:
+    assert told(outcome.sites, "rome") == [row for row in told(outcome.sites, "oslo") if row.source == "rome"]
+    assert len(told(outcome.sites, "rome")) > 40
+    with attached(str(outcome.sites.file("rome"))) as connection:
+        found = connection.execute('SELECT k, "v$OLD", "v$NEW", cft_cause FROM wlc."e3_t$EX"').fetchall()
+    assert found == [(2, None, "Cloisters", "ROW_ALREADY_EXISTS")]
 
 
 @pytest.mark.slow

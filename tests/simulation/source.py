@@ -14,7 +14,7 @@ from wlc.masters.contract import BatchContent, Source, SourceDetails
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.master_state import MasterState
 from wlc.multi_master.site_life import SiteLife
-from wlc.multi_master.site_step import TakenCount
+from wlc.multi_master.site_step import RejectionMark, Rejections, TakenCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -190,6 +190,12 @@ class SimulatedSource(Source, SiteLife):
     def details(self) -> SourceDetails:
         return SourceDetails(unpublished=len(self.journal))
 
+    def rejection_mark(self) -> RejectionMark:
+        return RejectionMark(-1, 0)
+
+    def rejected_since(self, mark: RejectionMark) -> Rejections:
+        return Rejections(0, (), 0)
+
     # What a simulation does not come to
 
     def _unneeded(self, *_: object, **__: object) -> Any:
@@ -199,7 +205,7 @@ class SimulatedSource(Source, SiteLife):
     verify = journal_difference = uninstall = _unneeded
     held = rehearsal = inherit = disinherit = pass_sequences = renew = _unneeded
     what_only_a_primary_writes = step_down = take_over = _unneeded
-    rejected_rows = resubmit = conflict_counters = rejection_counts = _unneeded
+    rejected_rows = resubmit = conflict_counters = _unneeded
 
     @property
     def default_name(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import paths
 from wlc.farm.errors import InvalidError
 from wlc.farm.log import refuse_other_past
-from wlc.farm.model import Change, Clear, Ddl, RowsRead, RowsRefreshed, SequencePosition
+from wlc.farm.model import Change, Clear, Ddl, RowRejected, RowsRead, RowsRefreshed, SequencePosition
 from wlc.farm.typed_names import is_meant
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def _entry(batch: int, transaction: Transaction, record: Record) -> LogEntry:
             return LogEntry(batch, transaction, "read", record.table)
         case RowsRefreshed():
             return LogEntry(batch, transaction, "refresh", record.table)
+        case RowRejected():
+            return LogEntry(batch, transaction, "rejected", record.table, statement=f"{record.op_type}: {record.cause}")
 
 
 def _is_between(tick: int, first: int | None, last: int | None) -> bool:

@@ -47,6 +47,7 @@ from wlc.farm.model import (
     Origin,
     Parent,
     Record,
+    RowRejected,
     RowsRead,
     RowsRefreshed,
     SequencePosition,
@@ -462,6 +463,7 @@ _RECORDS: dict[str, type[Record]] = {
     "sequence": SequencePosition,
     "read": RowsRead,
     "refresh": RowsRefreshed,
+    "rejected": RowRejected,
 }
 _KINDS = {record: kind for kind, record in _RECORDS.items()}
 

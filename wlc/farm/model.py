@@ -27,6 +27,7 @@ from wlc.farm.ddl_fields import WrittenEffect
 from wlc.farm.json_fields import FORMAT_VERSION as FORMAT_VERSION
 from wlc.farm.json_fields import (
     DatabaseName,
+    FieldError,
     Filled,
     FilledText,
     History,
@@ -43,6 +44,7 @@ from wlc.farm.json_fields import (
     Tick,
     TickFrom0,
     Ticks,
+    as_object,
     short,
 )
 from wlc.farm.json_records import form_of, record_of
@@ -251,9 +253,42 @@ class RowsRefreshed:
     kept: Omitted[bool] = False
 
 
+def _as_image(value: object) -> dict[str, object]:
+    found = as_object(value)
+    if not all(each is None or isinstance(each, str | int | float) for each in found.values()):
+        raise FieldError(f"{short(value)} is not an image of a row")
+    return found
+
+
+RowImage = Annotated[Mapping[str, object], JsonForm(_as_image)]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRejected:
+    """A row of another site's transaction, `tick` of `history`, that the primary rejected.
+
+    It changes nothing; `wlc.multi_master.site_step.RejectedRow` has the same fields. So many `more` are not listed.
+    """
+
+    may_have_info: ClassVar = True
+    table: TableName
+    history: History
+    tick: Tick
+    count: Tick
+    key: RowImage
+    op_type: str
+    cause: str
+    pg_type: str | None
+    old: RowImage | None
+    new: RowImage | None
+    local: RowImage | None
+    dependent: bool
+    more: Omitted[TickFrom0] = 0
+
+
 # Records with rows in a data file.
 FileRecord = Change | RowsRead | RowsRefreshed
-Record = Ddl | Change | Clear | SequencePosition | RowsRead | RowsRefreshed
+Record = Ddl | Change | Clear | SequencePosition | RowsRead | RowsRefreshed | RowRejected
 
 
 @dataclass(frozen=True, slots=True)

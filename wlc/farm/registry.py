@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -67,6 +68,8 @@ class Replica:
         interval_s: How often it says so, seconds; None if that is not known.
         progressed: When it last came further or had nothing to do.
         transitions: Its last changes of state, oldest first; none in registrations of older versions.
+        counters: Of a site: its counters of conflicts, by `site rule name`, about the changes of the folder's site and
+            about its own.
     """
 
     may_have_info: ClassVar = True
@@ -88,6 +91,7 @@ class Replica:
     interval_s: Omitted[float | None] = None
     progressed: Omitted[datetime | None] = None
     transitions: Omitted[tuple[Transition, ...]] = ()
+    counters: Omitted[Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def state(self) -> str:

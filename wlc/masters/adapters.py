@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection as Connection
     from wlc.farm.model import Name
-    from wlc.masters.contract import Remembered, Source
+    from wlc.masters.contract import PublishingPlace, Remembered, Source
 
 
 class SourceModule(Protocol):
@@ -43,6 +43,9 @@ class SourceModule(Protocol):
 
     def default_place(self, source: str) -> tuple[str, str] | None:
         """Return the farm and the name that a source has unless others were given, where its path or URL says so."""
+
+    def held_place(self, source: str) -> PublishingPlace | None:
+        """Return where a source publishes that cannot be opened now, None if that is not known."""
 
     def tables_to_change(self, source: str, tables: Sequence[str]) -> list[Name]:
         """List the tables whose replica identity must change before a source can become a master."""

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import (
         ConflictCounter,
         RejectedRow,
-        RejectionCount,
+        RejectionMark,
+        Rejections,
         SiteStep,
         Succession,
         TakenCount,
@@ -107,6 +108,14 @@ class Remembered:
 
     state: MasterState
     away: FencedError | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingPlace:
+    """The URL of the folder in which a source publishes, and options of its file system that are no secrets."""
+
+    url: str
+    options: Mapping[str, Any]
 
 
 class StuckError(UnsupportedError):
@@ -294,8 +303,12 @@ class SiteSource(ABC):
         """Return the counters of what was rejected, ordered by site, rule and name."""
 
     @abstractmethod
-    def rejection_counts(self) -> list[RejectionCount]:
-        """Return how many rows were rejected, ordered by table and cause."""
+    def rejection_mark(self) -> RejectionMark:
+        """Return how much has been rejected until now."""
+
+    @abstractmethod
+    def rejected_since(self, mark: RejectionMark) -> Rejections:
+        """Return what was rejected after a mark."""
 
 
 class Source(ABC):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import contextmanager
+import warnings
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.health import change_health
 from wlc.farm.paths import CONFIG
+from wlc.farm.store.options import lay_over
 from wlc.masters import adapters
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ def resolve(
 ) -> FarmDatabase:
     """Open the farm database that a name, a URL or a source stands for.
 
-    A source that another process uses cannot say where it publishes. Its farm is then looked for at `farm`, in
-    WLC_FARM, or at the default place.
+    Where a source publishes that another process uses is noted at the file. If it is not, its farm is looked for at
+    `farm`, in WLC_FARM, or at the default place.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
@@ -57,6 +59,8 @@ def resolve(
     try:
         found = module.look(source)
     except UnavailableError:
+        if farm is None and (held := module.held_place(source)) is not None:
+            return open_database(held.url, None, lay_over(held.options, storage_options or {}))
         if (place := module.default_place(source)) is None:
             raise
         default_farm, name = place
@@ -69,6 +73,23 @@ def resolve(
     from wlc.masters.contract import database_of
 
     return database_of(found.state, storage_options, farm)
+
+
+@contextmanager
+def opened_or_held(source: str | os.PathLike[str]) -> Iterator[Source | UnavailableError]:
+    """Open a source to ask it something; yield the error if another process has it open: the farm can be asked then."""
+    with ExitStack() as stack:
+        found: Source | UnavailableError
+        try:
+            found = stack.enter_context(adapters.opened(source))
+        except UnavailableError as error:
+            found = error
+        yield found
+
+
+def warn_of_farm(held: UnavailableError) -> None:
+    """Warn that the farm answers for a source that another process has open."""
+    warnings.warn(f"{held.message}: this is what the farm knows", stacklevel=3)
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.config import STARTED
-from wlc.farm.errors import CorruptError, FencedError, InvalidError
+from wlc.farm.errors import CorruptError, FencedError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
 from wlc.masters.contract import SourceDetails, database_of
 from wlc.masters.fence import fence
-from wlc.masters.lookup import resolve
+from wlc.masters.lookup import opened_or_held, resolve, warn_of_farm
 from wlc.masters.master_state import Fence
 
 if TYPE_CHECKING:
@@ -94,10 +94,17 @@ def status(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
-    """Return the state of a master, asked of the source or of the farm; arguments as for `resolve`."""
+    """Return the state of a master, asked of the source or of the farm; arguments as for `resolve`.
+
+    The farm answers, with a warning, if another process has the source open.
+    """
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))
-    with adapters.opened(db) as source:
+    with opened_or_held(db) as source:
+        if isinstance(source, UnavailableError):
+            found = status_of(resolve(db, farm, storage_options=storage_options))
+            warn_of_farm(source)
+            return found
         database = database_of(source.require_state(), storage_options, farm)
         found = status_of(database, source.details())
         fenced = _fence(source, database)

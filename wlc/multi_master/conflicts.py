@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.model import Check, Ddl, Reference, Unique
+from wlc.farm.model import Check, Ddl, Reference, RowRejected, Unique
+from wlc.farm.registry import SITE, known_replicas
 from wlc.farm.schema_fold import SchemaFold
 from wlc.farm.typed_names import is_meant, tables_meant
 from wlc.masters import adapters
-from wlc.masters.lookup import opened_master
+from wlc.masters.lookup import opened_master, opened_or_held, resolve, warn_of_farm
 from wlc.masters.publish import publish
 from wlc.multi_master.administration import founder_of_database
 from wlc.multi_master.circle import (
@@ -38,19 +39,20 @@ from wlc.multi_master.circle import (
     without_rule,
 )
 from wlc.multi_master.circle_place import founder_of, site_database
+from wlc.multi_master.membership import author_of
 from wlc.multi_master.rule_columns import added_column, compared_column
+from wlc.multi_master.site_step import ConflictCounter, RejectedRow
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Layout, Name
+    from wlc.farm.model import Batch, Layout, Name
     from wlc.farm.schema_fold import FoldedTable
     from wlc.masters.contract import Source
     from wlc.multi_master.circle import Circle
-    from wlc.multi_master.site_step import ConflictCounter, RejectedRow
 
 
 def constraint_beside_key(tables: SchemaFold, table: FoldedTable) -> str | None:
@@ -87,6 +89,7 @@ def published_tables(database: FarmDatabase) -> SchemaFold:
 
 
 NO_RULE = "none"
+_T = TypeVar("_T")
 
 
 def set_rule(
@@ -272,30 +275,96 @@ def _table(primary: FarmDatabase, table: str) -> tuple[SchemaFold, FoldedTable, 
 
 
 def exceptions(
-    source: str | os.PathLike[str],
+    db: str | os.PathLike[str],
     *,
     table: str | None = None,
     since: str | datetime | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[RejectedRow]:
-    """Return the rows that this site rejected of what other sites published, oldest first.
+    """Return the rows that a site rejected of others, and those that the primary rejected of the site, oldest first.
 
     Args:
-        source: Path of the site's database.
+        db: Path of the site's database. If another process has it open, and for a name or URL, the farm answers: with
+            what primaries rejected, as far back as their logs are kept, and without what was resubmitted.
         table: Only this table, as in `orders` or `main.orders`.
         since: Only what was rejected at this time or later.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The primary has published no such table.
+        InvalidError: The primary has published no such table, or only the farm was asked and has no sites there.
     """
     time = None if since is None else parse_time(since)
-    with opened_master(source, storage_options) as (found, database):
-        rows = facet.rejected_rows(time) if (facet := found.site) is not None else []
-        chosen = [row for row in rows if table is None or is_meant(row.table, table)]
-        if table is not None and not chosen:
-            _refuse_unknown(found, database, table)
-    return chosen
+
+    def ask_site() -> list[RejectedRow]:
+        with opened_master(db, storage_options) as (found, database):
+            rows = _of_table(facet.rejected_rows(time) if (facet := found.site) is not None else [], table)
+            if table is not None and not rows:
+                _refuse_unknown(found, database, table)
+        return rows
+
+    def ask_farm() -> list[RejectedRow]:
+        founder, circle, site = _place_of(db, farm, storage_options)
+        rows = _of_table(_told_in_farm(founder, circle, site, time), table)
+        if table is not None and not rows:
+            _table(site_database(founder, circle.site(circle.primary).folder), table)
+        return rows
+
+    return _answered(db, ask_site, ask_farm)
+
+
+def _of_table(rows: Iterable[RejectedRow], table: str | None) -> list[RejectedRow]:
+    return [row for row in rows if table is None or is_meant(row.table, table)]
+
+
+def _answered(db: str | os.PathLike[str], ask_site: Callable[[], _T], ask_farm: Callable[[], _T]) -> _T:
+    """Ask a site, or the farm if another process has the site's file open, or `db` is a name or URL."""
+    if not adapters.is_source(db):
+        return ask_farm()
+    with opened_or_held(db) as source:
+        if not isinstance(source, UnavailableError):
+            return ask_site()
+        found = ask_farm()
+        warn_of_farm(source)
+        return found
+
+
+def _place_of(
+    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
+) -> tuple[FarmDatabase, Circle, str]:
+    """Return the founder's folder, the circle, and the site that is meant; "" for the whole database."""
+    founder = founder_of_database(db, farm, storage_options)
+    circle, url = read_circle(founder), resolve(db, farm, storage_options=storage_options).url
+    is_site = adapters.is_source(db) or url != founder.url
+    names = (each.name for each in circle.sites if site_database(founder, each.folder).url == url)
+    return founder, circle, next(names, "") if is_site else ""
+
+
+def _told_in_farm(founder: FarmDatabase, circle: Circle, site: str, since: datetime | None) -> list[RejectedRow]:
+    """Return what the logs of primaries say that they rejected, by or of a site; of all sites for ""."""
+    names = {circle.primary, *(reign.site for reign in circle.reigns)} & {each.name for each in circle.sites}
+    found: list[RejectedRow] = []
+    for name in sorted(names):
+        log = site_database(founder, circle.site(name).folder)
+        for number in reversed(log.batch_numbers()):
+            batch = log.read_batch(number)[0]
+            if since is not None and batch.clock is not None and batch.clock < since:
+                break
+            found += _told_in(batch, name, circle)
+    chosen = (row for row in found if site in ("", row.site, row.source) and (since is None or row.detected >= since))
+    return sorted(chosen, key=lambda row: (row.detected, row.source, row.source_tick, row.count))
+
+
+def _told_in(batch: Batch, site: str, circle: Circle) -> Iterator[RejectedRow]:
+    for transaction in batch.transactions:
+        for row in transaction.records:
+            if isinstance(row, RowRejected) and transaction.committed is not None:
+                source = author_of(circle, row.history) or row.history
+                yield RejectedRow(
+                    *(site, source, row.tick, row.count, row.table, row.key, row.op_type, row.cause, row.pg_type),
+                    *(row.old, row.new, row.local, row.history, row.tick, transaction.committed, row.dependent),
+                )
 
 
 def _refuse_unknown(source: Source, database: FarmDatabase, table: str) -> None:
@@ -333,6 +402,11 @@ def resubmit(
             f"{exception!r} names no exception: give SITE:TICK for a transaction, SITE:TICK:COUNT for a row",
             hint=f"wlc exceptions {source} lists them",
         )
+    if not adapters.is_source(source):
+        raise InvalidError(
+            f"{source} is no file, and only a site writes rows again",
+            hint=f"with the file of the primary, or of site {site}: wlc exceptions FILE --resubmit {exception}",
+        )
     tick, count = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
     with opened_master(source, storage_options) as (found, database):
         rows = found.require_site().resubmit(site, tick, count)
@@ -342,13 +416,33 @@ def resubmit(
 
 
 def conflicts(
-    source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    *,
+    farm: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[ConflictCounter]:
-    """Return the counters of what this site rejected, ordered by site, rule and name.
+    """Return the counters of what a site rejected, ordered by site, rule and name.
 
     Args:
-        source: Path of the site's database.
+        db: Path of the site's database. If another process has it open, and for a name or URL, the farm answers, as of
+            the site's last take; a name means the primary.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
     """
-    with opened_master(source, storage_options) as (found, _):
-        return facet.conflict_counters() if (facet := found.site) is not None else []
+
+    def ask_site() -> list[ConflictCounter]:
+        with opened_master(db, storage_options) as (found, _):
+            return facet.conflict_counters() if (facet := found.site) is not None else []
+
+    def ask_farm() -> list[ConflictCounter]:
+        founder, circle, site = _place_of(db, farm, storage_options)
+        counted: dict[str, int] = {}
+        for other in circle.sites:
+            for replica in known_replicas(site_database(founder, other.folder))[0]:
+                if replica.kind == SITE and replica.id == (site or circle.primary):
+                    counted |= replica.counters
+        # The reader of the farm checks that these are texts and numbers.
+        split = [(name.split(" "), value) for name, value in sorted(counted.items()) if name.count(" ") == 2]
+        return [ConflictCounter(*(site, rule, name), value) for (site, rule, name), value in split]
+
+    return _answered(db, ask_site, ask_farm)

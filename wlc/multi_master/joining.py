@@ -70,7 +70,7 @@ def join(
         name: Name or URL of the database in the farm.
         site: Name of the new site.
         farm: URL of the farm; WLC_FARM if omitted.
-        beat_s: Longest wait of a committed transaction, seconds; 300 if omitted.
+        beat_s: Longest wait of a committed transaction, seconds; that of the primary if omitted.
         again: The file takes the place of the site of that name, which cannot go on. See `begin_anew`.
         storage_options: Options of the farm's file system.
 
@@ -80,7 +80,7 @@ def join(
         UnsupportedError: It is no DuckDB file.
         ExpiredError: The replica is too old: what came after it was pruned.
     """
-    _refuse_server(source)
+    refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder, to_change=True)
     if again:
@@ -92,6 +92,8 @@ def join(
             if not again:
                 _refuse_taken_name(founder, circle, site)
             folder = free_folder(founder, circle, site)
+            if beat_s is None:
+                beat_s = site_database(founder, circle.site(circle.primary).folder).config().beat_s
         contained, proofs = _held(found, founder, circle, site)
         remembered = SiteState(site, folder, contained, proofs)
         announcement = _Announcement(founder, circle, remembered, found, is_again=again)
@@ -148,7 +150,7 @@ def joined_from(
         ExpiredError: The primary has nothing of `start` that is still in its log.
         UnsupportedError: The source is no DuckDB file, or `start` is not the primary of a mesh.
     """
-    _refuse_server(source)
+    refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder, to_change=True)
     other = circle.site(start or circle.primary)
@@ -218,8 +220,8 @@ def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
     raise AssertionError
 
 
-def _refuse_server(source: str | os.PathLike[str]) -> None:
-    """Refuse the URL of a server: only a file can become a site."""
+def refuse_server(source: str | os.PathLike[str]) -> None:
+    """Refuse the URL of a server: only a file can be a site."""
     scheme, mark, _ = os.fspath(source).partition("://")
     if mark:
         raise cannot_be_site(f"a {scheme}:// database")

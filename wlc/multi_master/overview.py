@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
 from wlc.farm.human_form import ForPeople
-from wlc.farm.model import RowsRefreshed
+from wlc.farm.model import Change, Clear, RowsRead, RowsRefreshed
 from wlc.farm.registry import SITE, known_replicas
 from wlc.farm.vectors import expanded
 from wlc.multi_master.administration import founder_of_database
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch
+    from wlc.farm.model import Batch, Record
     from wlc.multi_master.circle import Circle, CircleSite
 
 
@@ -37,8 +37,8 @@ class SiteStatus(ForPeople):
         behind: Sites that read it and lack some of it.
         delay_s: For each site that reads it how old the oldest transaction is that it lacks; 0 if it lacks none, None
             if that was pruned.
-        window_rows: Rows of the primary's log that the site is not known to contain: what it changes of these is in
-            conflict. For the primary the greatest number of any site.
+        window_rows: Rows that transactions of the primary's log have that the site is not known to contain: what it
+            changes of these is in conflict. For the primary the greatest number of any site.
         window_age_s: How old the oldest of them is.
         is_stable: The site contains what the primary told after its last rejection; for the primary: all do.
         seen: When it last said that it had read another site's log, None before that.
@@ -182,7 +182,7 @@ class _PublishedLog:
             if batch.last <= tick:
                 break
             for each in (each for each in batch.transactions if each.tick > tick and each.committed):
-                rows += sum(getattr(record, "rows", 0) for record in each.records)
+                rows += sum(map(_rows, each.records))
                 oldest = min(oldest, each.committed or now)
                 is_refreshed = is_refreshed or any(
                     isinstance(record, RowsRefreshed) and not record.kept for record in each.records
@@ -193,6 +193,15 @@ class _PublishedLog:
         if number not in self._batches:
             self._batches[number] = self.place.read_batch(number)[0]
         return self._batches[number]
+
+
+def _rows(record: Record) -> int:
+    """Return how many rows a record is about; one that was updated has two images."""
+    if isinstance(record, Change):
+        return max(record.added, record.removed)
+    if isinstance(record, Clear):
+        return record.removed
+    return record.rows if isinstance(record, RowsRead | RowsRefreshed) else 0
 
 
 def _age_s(moment: datetime, now: datetime) -> float:

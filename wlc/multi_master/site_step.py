@@ -12,7 +12,7 @@ from wlc.farm.human_form import ForPeople
 from wlc.farm.vectors import contains, raised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -88,22 +88,27 @@ class RejectionCount(ForPeople):
     rule: str = ""
 
 
-def risen(before: Iterable[RejectionCount], after: Iterable[RejectionCount]) -> list[RejectionCount]:
-    """Return by how much counts have risen, in the order of `after`; those that have not are left out."""
-    known = {(each.table, each.cause): each for each in before}
-    found = []
-    for each in after:
-        old = known.get((each.table, each.cause))
-        if old is None:
-            found.append(each)
-        elif each.rows > old.rows:
-            found.append(replace(each, transactions=each.transactions - old.transactions, rows=each.rows - old.rows))
-    return found
+@dataclass(frozen=True, slots=True)
+class RejectionMark:
+    """How much had been rejected at a moment: the number of the last row, and how many whole transactions."""
+
+    row: int
+    transactions: int
 
 
-def of_whole_transactions(counters: Iterable[ConflictCounter]) -> int:
-    """Return how many transactions were rejected as a whole."""
-    return sum(each.value for each in counters if each.name in ("rejects", "refused"))
+@dataclass(frozen=True, slots=True)
+class Rejections:
+    """What was rejected since a mark.
+
+    Attributes:
+        transactions: How many were rejected as a whole.
+        rows: Rows that this site rejected, or that gave way here, by table and cause.
+        own: Rows of this site's own transactions that another site has told that it rejected.
+    """
+
+    transactions: int
+    rows: tuple[RejectionCount, ...]
+    own: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from wlc.multi_master.circle_place import founder_of, site_database, with_circle
 from wlc.multi_master.handover import note_handover
 from wlc.multi_master.missing_steps import MeshLog, Published, SiteLog
 from wlc.multi_master.restored import settle_copy
-from wlc.multi_master.site_step import EndedLog, SiteStep, Succession, of_whole_transactions, risen
+from wlc.multi_master.site_step import EndedLog, SiteStep, Succession
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
     from pathlib import Path
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from wlc.masters.contract import Source
     from wlc.multi_master.circle import Circle, CircleSite, Reign
     from wlc.multi_master.circle_place import SiteState
-    from wlc.multi_master.site_step import ConflictCounter, RejectionCount
+    from wlc.multi_master.site_step import ConflictCounter, RejectionCount, RejectionMark
 
 
 def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
@@ -183,8 +183,10 @@ class TakenFrom(ForPeople):
         transactions: How many that were not contained before; `rows`: row images in them that were not rejected.
         tick: Last tick of its log that was read, 0 if it has published nothing.
         after: Where that began: for each history of which there were transactions, the last tick contained before.
-        rejected: In a dry run, how many transactions would be rejected as a whole.
-        in_conflict: In a dry run, which rows would be rejected, by table and cause.
+        rejected: How many transactions were rejected here as a whole, or would be.
+        own_rejected: How many rows of this site's own transactions that site has told that it rejected.
+        in_conflict: Which rows were rejected here, or would be, by table and cause; at a secondary, which own rows
+            gave way.
     """
 
     site: str
@@ -194,6 +196,7 @@ class TakenFrom(ForPeople):
     is_dry_run: bool = False
     after: Mapping[str, int] = field(default_factory=dict)
     rejected: int = 0
+    own_rejected: int = 0
     in_conflict: tuple[RejectionCount, ...] = ()
 
 
@@ -512,10 +515,8 @@ class _Reading:
         """Take what is new in the log; returns whether it is the primary's and a handover ends it."""
         log = self._log()
         site = self.source.require_site()
-        before = (site.rejection_counts(), site.conflict_counters()) if self.is_rehearsal else None
-        self.done = self._taken(log)
-        if before is not None:
-            self.done = self._judged(self.done, *before)
+        before = site.rejection_mark()
+        self.done = self._judged(self._taken(log), before)
         if self.is_rehearsal or log.ended is None:
             return False
         state = self.source.require_state()
@@ -557,16 +558,14 @@ class _Reading:
         tick = log.proof.tick if log.proof else 0
         return TakenFrom(self.other.name, transactions, rows, tick, self.is_rehearsal, dict(self.after))
 
-    def _judged(
-        self, done: TakenFrom, rejections: Sequence[RejectionCount], counters: Sequence[ConflictCounter]
-    ) -> TakenFrom:
-        """Add what was rejected since these were counted, on the copy."""
-        site = self.source.require_site()
-        whole = of_whole_transactions(site.conflict_counters()) - of_whole_transactions(counters)
-        found = risen(rejections, site.rejection_counts())
-        rules = {each.table: self.circle.rule_of(each.table) for each in found}
-        named = (replace(each, rule=rule.rule) if (rule := rules[each.table]) else each for each in found)
-        return replace(done, rejected=whole, in_conflict=tuple(named))
+    def _judged(self, done: TakenFrom, before: RejectionMark) -> TakenFrom:
+        """Add what was rejected meanwhile."""
+        if not done.transactions:
+            return done
+        found = self.source.require_site().rejected_since(before)
+        rules = {each.table: self.circle.rule_of(each.table) for each in found.rows}
+        named = (replace(each, rule=rule.rule) if (rule := rules[each.table]) else each for each in found.rows)
+        return replace(done, rejected=found.transactions, in_conflict=tuple(named), own_rejected=found.own)
 
     def _log(self) -> SiteLog:
         state = self.source.require_state()
@@ -597,10 +596,13 @@ class _Reading:
         # Who takes its own past back needs nothing to be kept for that.
         if self.read is not None and state.site is not None and self.other.name != state.site.name:
             database, proof = self.read
-            register(database, as_reader(state.site, str(self.source), proof))
+            about = (self.other.name, state.site.name)
+            counters = [each for each in self.source.require_site().conflict_counters() if each.site in about]
+            register(database, as_reader(state.site, str(self.source), proof, counters))
 
 
-def as_reader(site: SiteState, target: str, proof: Taken | None) -> Replica:
+def as_reader(site: SiteState, target: str, proof: Taken | None, counters: Iterable[ConflictCounter] = ()) -> Replica:
     """Return what a site says of itself where it reads."""
     position = Position(proof.history, proof.tick, proof.batch, proof.chain) if proof else None
-    return Replica(site.name, target, position, None, utc_now(), this_host(), this_user(), kind=SITE)
+    counted = {f"{each.site} {each.rule} {each.name}": each.value for each in counters}
+    return Replica(site.name, target, position, None, utc_now(), this_host(), this_user(), kind=SITE, counters=counted)

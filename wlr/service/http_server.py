@@ -26,7 +26,7 @@ from wlc.farm.version import __version__
 from wlc.tiers.listing import entry_of, not_read
 from wlr.care.report import published_per_hour
 from wlr.care.report_page import ListedDatabase, databases_page, report_page, require_packages, script
-from wlr.service.settings import MasterItem
+from wlr.service.settings import MasterItem, SiteItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -241,8 +241,8 @@ def _places(settings: ServiceSettings) -> dict[str, _Place]:
     places = set()
     for section, item in settings.items.items():
         farm = settings.farm_of(item.farm)
-        if isinstance(item, MasterItem):
-            # What it is called in its farm, only its server knows.
+        if isinstance(item, MasterItem | SiteItem):
+            # What it is called in its farm, only it knows.
             database, name = item.source, section.partition(".")[2]
             if name in found:
                 continue

@@ -36,6 +36,7 @@ class Done:
         tick: Where the replica, feed, relay or farm stands afterwards; `clock`: the commit time there.
         transactions: Applied or published in this round; `rows`: row images or records; `bytes`: of files.
         facts: What a log line says of it; empty if nothing has changed.
+        rejected: Rows that a site rejected, or of which it learned that others rejected them.
     """
 
     tick: int | None = None
@@ -44,6 +45,7 @@ class Done:
     rows: int = 0
     bytes: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class WorkStanding:
     transactions: int = 0
     rows: int = 0
     bytes: int = 0
+    rejected: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     observed: Observed = Observed()
 
@@ -110,6 +113,7 @@ class WorkStanding:
             transactions=self.transactions + done.transactions,
             rows=self.rows + done.rows,
             bytes=self.bytes + done.bytes,
+            rejected=self.rejected + done.rejected,
         )
 
     def after_failure(self, error: BaseException, now: datetime) -> WorkStanding:

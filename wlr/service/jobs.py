@@ -18,7 +18,7 @@ from wlr.care.findings import check_audit, check_drill, check_verified
 from wlr.care.replica_settings import place_read
 from wlr.service import metrics
 from wlr.service.job_states import Done, Observed, WorkStanding
-from wlr.service.settings import DatabaseItem, DerivedItem, FeedItem, MasterItem, RelayItem, ReplicaItem
+from wlr.service.settings import DatabaseItem, DerivedItem, FeedItem, MasterItem, RelayItem, ReplicaItem, SiteItem
 
 if TYPE_CHECKING:
     import threading
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from wlr.service.settings import ListedFarm, ServiceSettings
 
-FOLLOW, PUBLISH, POLICY, SNAPSHOT, PRUNE, VERIFY, DRILL = "follow publish policy snapshot prune verify drill".split()
+FOLLOW, PUBLISH, TAKE, POLICY, SNAPSHOT, PRUNE, VERIFY, DRILL = (
+    "follow publish take policy snapshot prune verify drill".split()
+)
 
 
 class Turn(Protocol):
@@ -51,7 +53,7 @@ class Work:
 
     Attributes:
         item: Section of the file, such as `replicas.copy`.
-        name: `follow`, `publish`, `policy`, `snapshot`, `prune`, `verify` or `drill`.
+        name: `follow`, `publish`, `take`, `policy`, `snapshot`, `prune`, `verify` or `drill`.
         given: What the file says of it. Two works are equal if that is.
         do_round: One round; returns what it did.
         every: How often it is due; None if the pause is its own.
@@ -297,6 +299,23 @@ def _published(flushed: wlc.Flushed) -> Done:
     return Done(flushed.tick, None, flushed.transactions, flushed.rows, 0, facts)
 
 
+def _of_site(name: str, item: SiteItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
+    options = (farm.options if farm else None) or None
+
+    def take(_: Turn) -> Done:
+        done = wlc.take(item.source, storage_options=options)
+        transactions, rows = sum(each.transactions for each in done), sum(each.rows for each in done)
+        rejected = sum(each.own_rejected + sum(count.rows for count in each.in_conflict) for each in done)
+        facts = {"transactions": transactions, "rejected_rows": rejected} if transactions else {}
+        return Done(None, None, transactions, rows, 0, facts, rejected)
+
+    def beat_s() -> float:
+        return wlc.beat(item.source, storage_options=options)
+
+    observe = partial(metrics.site, item.source)
+    return [Work(name, TAKE, (item, farm), take, beat_s=beat_s, observe=observe)]
+
+
 def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
     assert farm is not None, "the reader of the file refuses a database without a farm"
     place, given = _Place.of(item.name, farm), (item, farm)
@@ -371,6 +390,7 @@ def _shown(value: object) -> object:
 _MAKERS: Mapping[type, Callable[[str, Any, ListedFarm | None, ServiceSettings], list[Work]]] = {
     DatabaseItem: _of_database,
     MasterItem: _of_master,
+    SiteItem: _of_site,
     ReplicaItem: _of_replica,
     FeedItem: _of_feed,
     RelayItem: _of_relay,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _LABELS = ("item", "work")
 # Works whose counters are there from the start, at 0.
-_FLOWING = ("follow", "publish")
+_FLOWING = ("follow", "publish", "take")
 # Gauges and how they are read; one without a value is left out.
 _GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
     ("lag_seconds", "Seconds between the last transaction held here and the farm's.", lambda s: s.observed.lag_s),
@@ -70,7 +70,10 @@ _COUNTERS: tuple[tuple[str, str, Callable[[WorkStanding], float]], ...] = (
     ("transactions", "Transactions applied or published.", lambda s: s.transactions),
     ("rows", "Row images or records applied, published or written.", lambda s: s.rows),
     ("bytes", "Bytes of the files applied, copied, written or verified.", lambda s: s.bytes),
+    ("rejected_rows", "Rows that a site rejected, or that others rejected of it.", lambda s: s.rejected),
 )
+# Only these count rejected rows.
+_JUDGING = ("take",)
 
 
 def _timestamp(time: datetime | None) -> float | None:
@@ -118,7 +121,7 @@ def _counters(standings: Sequence[WorkStanding]) -> Iterator[Metric]:
     for name, text, count_of in _COUNTERS:
         counter = CounterMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
         for standing in standings:
-            if standing.work in _FLOWING or count_of(standing):
+            if standing.work in (_JUDGING if name == "rejected_rows" else _FLOWING) or count_of(standing):
                 counter.add_metric((standing.item, standing.work), count_of(standing))
         yield counter
 
@@ -169,6 +172,11 @@ def master(source: str, options: Mapping[str, Any] | None, _: WorkStanding) -> O
     found = wlc.status(source, storage_options=options)
     free = free_bytes(found.farm)
     return Observed(None, None, found.unpublished, found.retained_bytes, free, found.tick)
+
+
+def site(source: str, _: WorkStanding) -> Observed:
+    """Look at the disk of a site's file; only a round opens the file."""
+    return Observed(free_bytes=free_bytes(source))
 
 
 def database(url: Callable[[], str], options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:

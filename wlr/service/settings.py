@@ -1,4 +1,4 @@
-"""What `dbfarm.toml` says: which farms, masters, replicas, feeds and relays one service looks after, and how often."""
+"""What `dbfarm.toml` says: which farms, masters, sites, replicas, feeds and relays a service looks after, how often."""
 
 from __future__ import annotations
 
@@ -63,6 +63,14 @@ class DatabaseItem:
 @dataclass(frozen=True, slots=True)
 class MasterItem:
     """A PostgreSQL master that is published on its beat."""
+
+    source: str
+    farm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteItem:
+    """A site's DuckDB file that takes what other sites publish."""
 
     source: str
     farm: str = ""
@@ -146,7 +154,7 @@ class ServiceOptions:
     on_failure_limit: timedelta = timedelta(seconds=30)
 
 
-Item = DatabaseItem | MasterItem | ReplicaItem | FeedItem | RelayItem | DerivedItem
+Item = DatabaseItem | MasterItem | SiteItem | ReplicaItem | FeedItem | RelayItem | DerivedItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from wlr.service.settings import (
     ReplicaItem,
     ServiceOptions,
     ServiceSettings,
+    SiteItem,
 )
 from wlr.service.wildcards import PLACEHOLDER, STAR, database_of, named, refuse_missing
 
@@ -265,6 +266,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
         },
     ),
     "masters": (MasterItem, {"source": _place, "farm": _text}),
+    "sites": (SiteItem, {"source": _place, "farm": _text}),
     "replicas": (
         ReplicaItem,
         {
@@ -432,7 +434,7 @@ class _Reading:
         path = (section, name, "farm")
         if item.farm and item.farm not in farms:
             raise self._wrong(path, f"there is no farm {item.farm!r} in this file{_meant(item.farm, farms)}")
-        if not item.farm and len(farms) > 1 and section != "masters":
+        if not item.farm and len(farms) > 1 and section not in ("masters", "sites"):
             raise self._wrong(path[:2], f'must name its farm, as in farm = "{next(iter(farms))}"')
         if not item.farm and not farms and section == "databases":
             raise self._wrong(path[:2], "must be in a farm: add [farms.main] with its url")
@@ -453,7 +455,7 @@ class _Reading:
         pattern = item.name or path[1] if isinstance(item, DatabaseItem) else database_of(item)
         if STAR not in f"{pattern}{path[1]}":
             return
-        if not (STAR in pattern and STAR in path[1]) or isinstance(item, MasterItem):
+        if not (STAR in pattern and STAR in path[1]) or isinstance(item, MasterItem | SiteItem):
             key = "name" if isinstance(item, DatabaseItem) else "database"
             raise self._wrong((*path, key), f'needs a star in both, as in [{path[0]}."*"] with {key} = "*"')
         if not farms:
@@ -476,12 +478,13 @@ class _Reading:
         """Return an item with paths in it that may be names, too."""
         if isinstance(item, RelayItem) and item.to not in farms:
             item = replace(item, to=self._read((*path, "to"), _place, item.to))
-        if not isinstance(item, MasterItem) and not farms and "/" in item.database:
+        if not isinstance(item, MasterItem | SiteItem) and not farms and "/" in item.database:
             item = replace(item, database=self._read((*path, "database"), _place, item.database))
-        place = getattr(item, "into", None) or getattr(item, "to", None)
+        place = getattr(item, "into", None) or getattr(item, "to", None) or getattr(item, "source", None)
         if place is not None:
             taken = (place, item.database if isinstance(item, RelayItem) else "")
-            self._refuse_taken(taken, path, "into" if isinstance(item, ReplicaItem) else "to")
+            keys = {ReplicaItem: "into", MasterItem: "source", SiteItem: "source"}
+            self._refuse_taken(taken, path, keys.get(type(item), "to"))
         return item
 
     def _refuse_taken(self, taken: tuple[str, ...], path: tuple[str, ...], key: str) -> None:
@@ -547,6 +550,8 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
         yield from _of_database(item)
     elif isinstance(item, MasterItem):
         yield "source", partial(check_run, item.source)
+    elif isinstance(item, SiteItem):
+        yield "source", partial(_refuse_server, item.source)
     elif isinstance(item, ReplicaItem):
         yield from _of_replica(item, farm)
     elif isinstance(item, FeedItem):
@@ -560,6 +565,13 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
     else:
         yield "name", partial(check_database_name, item.name)
         yield from _of_filters(item)
+
+
+def _refuse_server(source: str) -> None:
+    # A service without sites loads nothing of theirs.
+    from wlc.multi_master.joining import refuse_server
+
+    refuse_server(source)
 
 
 def _of_database(item: DatabaseItem) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from wlc.farm.errors import InvalidError
-from wlr.service.settings import FeedItem, RelayItem, ReplicaItem
+from wlr.service.settings import FeedItem, RelayItem, ReplicaItem, SiteItem
 from wlr.service.wildcards import PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ def _folders(settings: ServiceSettings) -> Iterator[str]:
     for item in settings.items.values():
         if isinstance(item, ReplicaItem):
             places.append((item.into, False))
+        elif isinstance(item, SiteItem):
+            places.append((item.source, False))
         elif isinstance(item, FeedItem) or (isinstance(item, RelayItem) and item.to not in settings.farms):
             places.append((item.to, isinstance(item, RelayItem)))
     if settings.options.metrics:

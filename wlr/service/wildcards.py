@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.database import open_database
 from wlc.farm.store import join_url, open_store
 from wlc.tiers.listing import database_names
-from wlr.service.settings import DatabaseItem, Item, MasterItem
+from wlr.service.settings import DatabaseItem, Item, MasterItem, SiteItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,10 @@ PLACEHOLDER = "{database}"
 
 
 def database_of(item: Item) -> str:
-    """Return the database that an item names, or the pattern of several; "" for a master."""
-    return item.name if isinstance(item, DatabaseItem) else "" if isinstance(item, MasterItem) else item.database
+    """Return the database that an item names, or the pattern of several; "" for a master or a site."""
+    if isinstance(item, MasterItem | SiteItem):
+        return ""
+    return item.name if isinstance(item, DatabaseItem) else item.database
 
 
 def named(section: str, item: Any, database: str) -> tuple[str, Item]:

@@ -25,6 +25,7 @@ from wlc.farm.model import (
     Layout,
     Name,
     Origin,
+    RowRejected,
     RowsRead,
     RowsRefreshed,
     SequencePosition,
@@ -70,6 +71,14 @@ BATCH = Batch(
 )
 
 # What only databases with several masters use.
+REJECTED = RowRejected(
+    *(TABLE, "ffff", 3, 1, {"id": 1}, "UPDATE_ROW", "constraint", None),
+    old={"id": 1, "v": "ö", "b": True},
+    new={"id": 1, "v": None, "b": False},
+    local=None,
+    dependent=True,
+    more=4,
+)
 READ_PATH, REFRESH_PATH = PATH.replace("/0.", "/1."), PATH.replace("/0.", "/2.")
 SEVERAL = replace(
     BATCH,
@@ -83,7 +92,7 @@ SEVERAL = replace(
         BATCH.transactions[1],
         replace(
             BATCH.transactions[2],
-            records=(*BATCH.transactions[2].records, RowsRefreshed(TABLE, REFRESH_PATH, 1, absent=True)),
+            records=(*BATCH.transactions[2].records, RowsRefreshed(TABLE, REFRESH_PATH, 1, absent=True), REJECTED),
             origin=Origin("ffff", 3, TIME),
             after=0,
         ),
@@ -190,6 +199,8 @@ def test_info_is_ignored_and_every_other_unknown_key_is_refused(batch: Batch) ->
         (lambda lines: lines[5]["read"].update(path=REFRESH_PATH), "two kinds of records"),
         (lambda lines: lines[9]["begin"]["origin"].update(committed="now"), "not a time"),
         (lambda lines: lines.insert(8, lines[5]), "rolled back has records"),
+        (lambda lines: lines[13]["rejected"].update(old={"id": [1]}), "is not an image of a row"),
+        (lambda lines: lines[13]["rejected"].update(key=None), "is not an object"),
     ],
 )
 def test_forged_keys_of_several_masters_are_named(change: Callable[[list[Any]], None], said: str) -> None:

@@ -118,8 +118,26 @@ def test_rows_deleted_on_both_sides_are_reported_and_not_refreshed(connection: d
     window_line(connection, table, "1::INTEGER")
     change(connection, table, 1, -1, "1, 'before'")
     judged = judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
-    assert judged == judging.Judged(has_conflicts=True)
+    assert (judged.lines, judged.refresh, judged.has_conflicts) == (frozenset(), (), True)
+    # The author is told all the same.
+    assert [(row.key, row.old, row.local) for row in judged.rejected] == [({"k": 1}, {"k": 1, "v": "before"}, None)]
     assert [row.cause for row in rejected_rows.read(connection, "memory")] == ["ROW_DOES_NOT_EXIST"]
+
+
+def test_the_log_lists_only_so_many_rejected_rows_and_says_how_many_more_there_are(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejected_rows, "LISTED_MOST", 2)
+    table = made(connection, 1, T, KEYED)
+    for key in (1, 2, 3):
+        window_line(connection, table, f"{key}::INTEGER")
+        change(connection, table, 1, -1, f"{key}, 'before'")
+    judged = judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
+    found = rejected_rows.read(connection, "memory")
+    assert [(row.tick, row.count, row.key, row.more) for row in judged.rejected] == [
+        (row.source_tick, row.count, row.key, more) for row, more in zip(found[:2], (0, 1), strict=True)
+    ]
+    assert len(found) == 3
 
 
 def test_the_refresh_is_what_the_row_is_after_the_step(connection: duckdb.DuckDBPyConnection) -> None:

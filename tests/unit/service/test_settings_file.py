@@ -158,6 +158,8 @@ DATABASE = "[databases.sales]\n"
         (DATABASE, 'snapshot_every = "0.5s"', "databases.sales.snapshot_every: "),
         (DATABASE, 'beat = "soon"', "databases.sales.beat: 'soon' is not a beat"),
         ("[masters.m]\n", 'source = "sales.duckdb"', "masters.m.source: …sales.duckdb is a DuckDB master"),
+        ("[sites.s]\n", 'source = "postgresql://h/x"', "sites.s.source: a postgresql:// database cannot be one of several sites"),
+        ('[sites.s]\nsource = "f"\n[sites.t]\n', 'source = "f"', "sites.t.source: is the same as that of sites.s"),
         (REPLICA + 'farm = "main"\n[farms.other]\n', 'url = "ftp://h/x"', "farms.other.url: cannot use a store with scheme 'ftp'"),
         (REPLICA, 'farm = "main"\n[farms.x]\nurl = "f"\nsigning_key_file = "farm.key"', "x.signing_key_file: key file …"),
         (REPLICA, 'farm = "main"\n[farms.x]\nurl = "f"\nverify_key_file = "none"', "none cannot be read: No such file"),

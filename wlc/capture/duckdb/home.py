@@ -25,6 +25,7 @@ import os
 import shlex
 import socket
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from wlc.dialect.duckdb.opening import has_log
 from wlc.farm import json_fields as fields
 from wlc.farm.errors import FencedError
 from wlc.farm.model import Name
+from wlc.masters.contract import PublishingPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +101,26 @@ def home_at(path: str) -> Home:
     found = Path(path).resolve()
     stat = found.stat()
     return Home(socket.gethostname(), _boot_id(), str(found), stat.st_dev, stat.st_ino)
+
+
+# An attribute of a master's file: where it publishes. Who cannot open the file can read it; a copy does not have it.
+_PLACE = "user.dbfarm.place"
+
+
+def note_place(file: Path, place: PublishingPlace) -> None:
+    """Note at a master's file where it publishes, where files have attributes."""
+    if sys.platform == "linux" and noted_place(str(file)) != place:
+        with suppress(OSError):
+            os.setxattr(file, _PLACE, json.dumps(asdict(place)).encode())
+
+
+def noted_place(source: str) -> PublishingPlace | None:
+    """Return where a master's file publishes; None if that is not known."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(os.getxattr(source, _PLACE))
+            return PublishingPlace(fields.as_text(found["url"]), fields.as_object(found["options"]))
+    return None
 
 
 def named_by(path: str) -> Home | None:

@@ -28,7 +28,7 @@ from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_fields import ENCODER
 from wlc.farm.json_records import record_of
-from wlc.farm.model import Clear, Ddl, Layout, Name, Origin, SequencePosition, Taken
+from wlc.farm.model import Clear, Ddl, Layout, Name, Origin, RowRejected, SequencePosition, Taken
 from wlc.farm.names import as_name, name_json
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class JournalledRefresh:
 
 # Records with rows in an image table.
 JournalledRows = JournalledImages | JournalledReads | JournalledRefresh
-JournalRecord = JournalledRows | Ddl | Clear | SequencePosition
+JournalRecord = JournalledRows | Ddl | Clear | SequencePosition | RowRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
         case JournalledImages(table, layout, added, removed, packed):
             change = {"id": layout, "table": name_json(table), "added": added, "removed": removed}
             return {"change": change | ({"packed": packed} if packed else {})}
-        case Clear() | SequencePosition() | Ddl():
+        case Clear() | SequencePosition() | Ddl() | RowRejected():
             return {_KINDS[type(record)]: record_of(type(record)).write(record)}
         case JournalledReads(table, layout, rows, exclusive):
             return {"read": {"id": layout, "table": name_json(table), "rows": rows, "exclusive": exclusive}}
@@ -378,5 +378,10 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
     return record_of(_RECORDS[kind]).read(record)
 
 
-_RECORDS: dict[str, type[JournalRecord]] = {"clear": Clear, "sequence": SequencePosition, "ddl": Ddl}
+_RECORDS: dict[str, type[JournalRecord]] = {
+    "clear": Clear,
+    "sequence": SequencePosition,
+    "ddl": Ddl,
+    "rejected": RowRejected,
+}
 _KINDS = {record: kind for kind, record in _RECORDS.items()}

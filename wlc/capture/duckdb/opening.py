@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from wlc.capture.duckdb import home
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import literal
 from wlc.farm.errors import InvalidError, UnavailableError
@@ -51,10 +52,14 @@ def connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> d
             who = f"process {holder[2]} ({holder[1]})" if holder else "another process"
             raise UnavailableError(
                 f"database {source} is open in {who}",
-                hint="wait for it or end it; what is published can be asked of the farm: wlc status NAME --farm URL",
+                hint=f"wait for it or end it; meanwhile the farm answers: wlc status {_asked(source)}",
                 path=source,
             ) from error
         raise _opening_error(source, text.partition("\n")[0]) from error
+
+
+def _asked(source: str) -> str:
+    return "NAME --farm URL" if home.noted_place(source) is None else shlex.quote(source)
 
 
 def _opening_error(source: str, text: str) -> InvalidError:

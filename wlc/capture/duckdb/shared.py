@@ -23,8 +23,9 @@ from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.clock import utc_now
 from wlc.farm.config import BEAT_S
 from wlc.farm.errors import FencedError, UnavailableError
+from wlc.farm.store import join_url
 from wlc.farm.store.options import lay_over
-from wlc.masters.contract import require_state
+from wlc.masters.contract import PublishingPlace, require_state
 from wlc.masters.master_state import changes, decode
 
 if TYPE_CHECKING:
@@ -256,6 +257,8 @@ class Shared:
         self.last_tick = max(known.tick, tick)
         self.last_commit = max(filter(None, (committed, known.clock, known.began, self._witnessed)), default=None)
         self.beat_s = known.beat_s
+        if self.is_master and self.away is None:
+            home.note_place(self.file, PublishingPlace(join_url(known.farm, known.name), known.options))
 
     def require_state(self) -> MasterState:
         """Return the state of a database that is or was a master.

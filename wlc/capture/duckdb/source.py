@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import compensation, conflicts, digests, repair, schema_change, setup, unpublished
-from wlc.capture.duckdb.home import Doubt
+from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.contract import BatchContent, Gathered
+    from wlc.masters.contract import BatchContent, Gathered, PublishingPlace
     from wlc.masters.master_state import MasterState
     from wlc.multi_master.duckdb.duckdb_site import DuckDBSite
 
@@ -92,6 +92,11 @@ def default_place(source: str) -> tuple[str, str] | None:
     """Return the farm beside the file, and the file's stem."""
     path = Path(source)
     return str(path.absolute().parent / "dbfarm"), path.stem
+
+
+def held_place(source: str) -> PublishingPlace | None:
+    """Return what the process that opened the file last has noted at it."""
+    return noted_place(source)
 
 
 def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:  # noqa: ARG001 -- they stay as they are

@@ -85,6 +85,14 @@ SET search_path = pg_catalog, pg_temp AS $$
             AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
 $$;
 
+-- Whether a constraint is the key of a partitioned table (ALTER TABLE ONLY) that not all partitions have yet, as pg_dump
+-- writes it.
+CREATE FUNCTION wlc.is_incomplete(key pg_constraint) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT key.contype IN ('p', 'u') AND EXISTS (
+        SELECT FROM pg_index WHERE indexrelid = key.conindid AND NOT indisvalid)
+$$;
+
 -- Everything about a table that a replica needs. Its texts depend on settings, which all sessions and event triggers pin.
 CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT jsonb_build_object(
@@ -141,14 +149,12 @@ CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET
                 'is_local', NOT found.is_inherited OR p.conparentid = 0 AND p.conislocal))
             FROM pg_constraint p LEFT JOIN pg_class fc ON fc.oid = p.confrelid
             LEFT JOIN pg_namespace fn ON fn.oid = fc.relnamespace CROSS JOIN LATERAL (SELECT (p.conparentid <> 0 OR p.coninhcount > 0) AND EXISTS (
-                SELECT FROM pg_constraint x WHERE x.conrelid = ANY (above.oids)
+                SELECT FROM pg_constraint x WHERE x.conrelid = ANY (above.oids) AND NOT wlc.is_incomplete(x)
                 AND (x.oid = p.conparentid OR x.conname = p.conname AND x.contype = p.contype))) AS found (is_inherited)
             WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')
                 AND NOT EXISTS (SELECT FROM pg_constraint whole
                     WHERE whole.oid = p.conparentid AND whole.conrelid = p.conrelid)
-                -- The key of a partitioned table (ALTER TABLE ONLY) that not all partitions have yet, as pg_dump writes it.
-                AND NOT (p.contype IN ('p', 'u') AND EXISTS (
-                    SELECT FROM pg_index i WHERE i.indexrelid = p.conindid AND NOT i.indisvalid))), '{}'),
+                AND NOT wlc.is_incomplete(p)), '{}'),
         'partition_key', pg_get_partkeydef(c.oid),
         'bound', pg_get_expr(c.relpartbound, c.oid),
         'parents', coalesce((
@@ -613,6 +619,14 @@ DECLARE
     old jsonb := (SELECT description FROM wlc.objects o WHERE o.class = class_ AND o.oid = object);
     new jsonb := wlc.describe_object(class_, object);
 BEGIN
+    -- An index was made anew by REINDEX CONCURRENTLY, and this is the first command afterwards, which gives it another name.
+    IF old IS NULL AND tag = 'ALTER INDEX' THEN
+        UPDATE wlc.objects o SET oid = object WHERE (o.class, o.oid) = (SELECT n.class, n.oid FROM wlc.objects n
+            WHERE n.class = class_ AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = n.oid) AND new->>'definition' =
+                replace(n.description->>'definition', format(' INDEX %I ON ', n.description->>'name'),
+                    format(' INDEX %I ON ', new->>'name')) LIMIT 1)
+            RETURNING description INTO old;
+    END IF;
     IF old IS DISTINCT FROM new THEN
         DELETE FROM wlc.objects o WHERE o.class = class_ AND o.oid = object;
         IF new IS NOT NULL THEN
@@ -669,6 +683,30 @@ SET search_path = pg_catalog, pg_temp AS $$
     WHERE x.indrelid = relation AND is_known = (o.oid IS NOT NULL) ORDER BY x.indexrelid
 $$;
 
+-- Tell what became of a table and of what follows it.
+CREATE FUNCTION wlc.look_at_table(relation oid, tag text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE is_known boolean := EXISTS (SELECT FROM wlc.tables WHERE oid = relation);
+BEGIN
+    PERFORM wlc.look_at_sequences(relation, tag);
+    IF is_known THEN
+        PERFORM wlc.look_at_indexes(relation, tag, true);
+    END IF;
+    PERFORM wlc.look_at_object('pg_type'::regclass, reltype, tag) FROM pg_class WHERE oid = relation AND relkind = 'f';
+    PERFORM wlc.look_at(relation);
+    IF NOT is_known THEN
+        PERFORM wlc.look_at_indexes(relation, tag, false);
+    END IF;
+END $$;
+
+-- REINDEX CONCURRENTLY makes indexes anew, of which no event trigger is told before PostgreSQL 17. Find them by their names.
+CREATE FUNCTION wlc.renumber_indexes() RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE wlc.objects o SET oid = to_regclass(o.description->>'identity')
+    WHERE o.class = 'pg_class'::regclass AND o.description->>'kind' = 'index'
+        AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = o.oid) AND NOT EXISTS (SELECT FROM wlc.objects n
+            WHERE n.class = o.class AND n.oid = coalesce(to_regclass(o.description->>'identity'), o.oid))
+$$;
+
 CREATE FUNCTION wlc.is_publication(type text, identity text) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT type LIKE 'publication%' AND identity ~ ('(^|in publication )' || wlc.publication() || '$')
@@ -700,7 +738,8 @@ SET search_path = pg_catalog, pg_temp AS $$
         UNION ALL SELECT 6, 'pg_namespace'::regclass, oid, oid FROM pg_namespace
     ) found JOIN pg_namespace n ON n.oid = namespace
     WHERE NOT wlc.is_system(n.nspname) AND place BETWEEN first AND last AND NOT EXISTS (
-        SELECT FROM pg_depend d WHERE d.classid = found.class AND d.objid = found.oid AND d.deptype = 'e')
+        SELECT FROM pg_depend d WHERE d.classid = found.class AND d.objid = found.oid AND d.deptype = 'e'
+            AND NOT EXISTS (SELECT FROM pg_depend a WHERE a.classid = found.class AND a.objid = found.oid AND a.deptype IN ('a', 'i')))
     ORDER BY place, found.oid
 $$;
 -- Refuse a schema whose name means something else in DuckDB: a database that it always has, or the one that is replicated.
@@ -742,6 +781,31 @@ BEGIN
     END IF;
 END $$;
 
+-- What the descriptions of may change with an object: tables and objects that are made with it, directly or not, and those
+-- that the server counts as a part of it or it as a part of them.
+CREATE FUNCTION wlc.concerned(class oid, object oid) RETURNS SETOF oid LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE made_with AS (
+        SELECT $1 AS class, $2 AS oid
+        UNION SELECT n.class, n.oid FROM made_with m CROSS JOIN LATERAL (
+            SELECT d.classid, d.objid FROM pg_depend d WHERE d.refclassid = m.class AND d.refobjid = m.oid
+            -- The server notes attributes at the relation of a composite type.
+            UNION ALL SELECT 'pg_type'::regclass, c.reltype FROM pg_class c
+            WHERE m.class = 'pg_class'::regclass AND c.oid = m.oid AND c.relkind = 'c') n (class, oid))
+    SELECT m.oid FROM made_with m
+    UNION SELECT coalesce(f.adrelid, nullif(k.conrelid, 0), k.contypid, p.polrelid, w.ev_class, i.indrelid) FROM made_with m
+        LEFT JOIN pg_attrdef f ON m.class = 'pg_attrdef'::regclass AND f.oid = m.oid
+        LEFT JOIN pg_constraint k ON m.class = 'pg_constraint'::regclass AND k.oid = m.oid
+        LEFT JOIN pg_policy p ON m.class = 'pg_policy'::regclass AND p.oid = m.oid
+        LEFT JOIN pg_rewrite w ON m.class = 'pg_rewrite'::regclass AND w.oid = m.oid
+        LEFT JOIN pg_index i ON m.class = 'pg_class'::regclass AND i.indexrelid = m.oid
+    -- The index of a partitioned table becomes valid with the last one below, and the keys below are those of it then.
+    UNION SELECT i.indrelid FROM pg_index i JOIN pg_partition_tree(pg_partition_root($2)) t ON t.relid = i.indexrelid
+        WHERE $1 = 'pg_class'::regclass
+    -- The sequence of an identity.
+    UNION SELECT d.refobjid FROM pg_depend d WHERE d.classid = $1 AND d.objid = $2 AND d.deptype = 'i'
+$$;
+
 -- Whether it is known what a command can change. Later versions of PostgreSQL may have others.
 CREATE FUNCTION wlc.is_known(tag text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT tag IN ('COMMENT', 'GRANT', 'REVOKE', 'IMPORT FOREIGN SCHEMA', 'REFRESH MATERIALIZED VIEW', 'REINDEX',
@@ -757,12 +821,13 @@ SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS 
 DECLARE
     command record;
     relation oid;
-    is_wide boolean := false;
-    is_known boolean;
+    concerned oid[] := '{}';
+    is_wide boolean;
 BEGIN
     IF wlc.is_running() THEN
         RETURN;
     END IF;
+    PERFORM wlc.renumber_indexes();
     IF NOT wlc.is_known(TG_TAG) THEN
         RAISE EXCEPTION 'dbfarm does not know what % changes: %', TG_TAG, left(current_query(), 200)
             USING HINT = 'stop replicating the database first: wlc stop';
@@ -778,8 +843,6 @@ BEGIN
                 OR command.command_tag = 'ALTER SCHEMA' THEN
             IF command.command_tag = 'ALTER SCHEMA' AND NOT command.in_extension THEN
                 PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
-                -- What lies in a schema has its name, too.
-                UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description);
             END IF;
             FOR relation IN
                 -- Parents come before their children; those that have just left them, or refer to them, come last.
@@ -794,27 +857,14 @@ BEGIN
                     SELECT k.conrelid, 2000 FROM pg_constraint k JOIN below b ON b.oid = k.confrelid)
                 SELECT c.oid FROM concerned c GROUP BY c.oid ORDER BY min(c.level), c.oid
             LOOP
-                is_known := EXISTS (SELECT FROM wlc.tables WHERE oid = relation);
-                PERFORM wlc.look_at_sequences(relation, command.command_tag);
-                IF is_known THEN
-                    PERFORM wlc.look_at_indexes(relation, command.command_tag, true);
-                END IF;
-                PERFORM wlc.look_at_object('pg_type'::regclass, reltype, command.command_tag)
-                    FROM pg_class WHERE oid = relation AND relkind = 'f';
-                PERFORM wlc.look_at(relation);
-                IF NOT is_known THEN
-                    PERFORM wlc.look_at_indexes(relation, command.command_tag, false);
-                END IF;
+                PERFORM wlc.look_at_table(relation, command.command_tag);
             END LOOP;
-            -- Columns of other tables may be of the type that its rows are.
-            is_wide := is_wide OR EXISTS (
-                SELECT FROM pg_class c JOIN pg_type t ON t.oid = c.reltype
-                JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
-                WHERE c.oid = command.objid AND d.classid <> 'pg_type'::regclass AND d.objid <> c.oid AND d.deptype = 'n');
-        ELSIF command.object_type = 'composite type' THEN
+        ELSIF command.classid = 'pg_class'::regclass
+                AND EXISTS (SELECT FROM pg_class WHERE oid = command.objid AND relkind = 'c') THEN
             PERFORM wlc.look_at_object('pg_type'::regclass, (SELECT reltype FROM pg_class WHERE oid = command.objid),
                 command.command_tag);
-        ELSIF NOT command.in_extension THEN
+        -- The index of an extension's table is none of its members.
+        ELSIF NOT command.in_extension OR command.object_type = 'index' THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
             -- A constraint of a domain that has another name is told with the domain.
             PERFORM wlc.look_at_object('pg_type'::regclass, contypid, command.command_tag) FROM pg_constraint
@@ -827,39 +877,25 @@ BEGIN
                 FROM pg_partition_ancestors(command.objid) a WHERE a.relid <> command.objid;
             END IF;
         END IF;
-        is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
-        -- A routine is told apart by the types of its arguments, whose names it follows.
-        UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description)
-            FROM pg_type t JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
-            WHERE command.command_tag LIKE 'ALTER %' AND d.classid = 'pg_proc'::regclass AND (o.class, o.oid) = (d.classid, d.objid)
-                AND command.objid = CASE command.classid WHEN 'pg_type'::regclass THEN t.oid WHEN 'pg_class'::regclass THEN t.typrelid END;
-        -- What has another name now is written otherwise in defaults and constraints.
-        INSERT INTO wlc.pending SELECT 'touched', coalesce(f.adrelid, k.conrelid, p.polrelid) FROM pg_depend d
-            LEFT JOIN pg_attrdef f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
-            LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
-            LEFT JOIN pg_policy p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
-            WHERE d.refclassid = command.classid AND d.refobjid = command.objid AND command.command_tag LIKE 'ALTER %'
-                AND coalesce(f.adrelid, k.conrelid, p.polrelid, 0) <> 0
-            UNION SELECT 'touched', polrelid FROM pg_policy
-            WHERE command.classid = 'pg_policy'::regclass AND oid = command.objid
-            UNION SELECT 'touched', conrelid FROM pg_constraint
-            WHERE command.classid = 'pg_constraint'::regclass AND oid = command.objid AND conrelid <> 0
-                OR command.classid = 'pg_class'::regclass AND conrelid <> 0 AND conindid IN (
-                    SELECT command.objid UNION SELECT a.relid FROM pg_partition_ancestors(command.objid) a)
-            UNION SELECT 'touched', refobjid FROM pg_depend
-            WHERE command.object_type = 'sequence' AND classid = command.classid AND objid = command.objid AND deptype = 'i'
-            UNION SELECT 'touched', ev_class FROM pg_rewrite
-            WHERE command.classid = 'pg_rewrite'::regclass AND oid = command.objid;
+        IF command.command_tag ~ '^(ALTER|CREATE) ' THEN
+            concerned := concerned || ARRAY(SELECT wlc.concerned(command.classid, command.objid));
+        END IF;
     END LOOP;
     FOR relation IN
         SELECT t.oid FROM wlc.tables t JOIN pg_class c USING (oid)
-        WHERE is_wide OR t.oid IN (SELECT p.oid FROM wlc.pending p WHERE what = 'touched')
-        ORDER BY t.oid
+        WHERE t.oid = ANY (concerned) OR t.oid IN (SELECT p.oid FROM wlc.pending p WHERE what = 'touched')
+        ORDER BY (SELECT count(*) FROM pg_partition_ancestors(t.oid)), t.oid
     LOOP
-        PERFORM wlc.look_at(relation);
+        PERFORM wlc.look_at_table(relation, TG_TAG);
         -- A rule makes a view of it.
         PERFORM wlc.look_at_object('pg_class'::regclass, relation, 'CREATE VIEW');
     END LOOP;
+    -- What has another name now is written otherwise in all that is made with it. So it is in replicas, without a word; one
+    -- that could not make a view or routine can do so when it is replaced, which is told if the definition differs.
+    UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description) || CASE
+            WHEN description->>'kind' IN ('view', 'function', 'procedure')
+            THEN jsonb_build_object('definition', description->'definition') ELSE '{}' END
+        WHERE o.oid = ANY (concerned) OR o.oid IN (SELECT p.oid FROM wlc.pending p WHERE what = 'touched');
     DELETE FROM wlc.pending WHERE what = 'touched';
     DELETE FROM wlc.pending WHERE what = 'owner';
     is_wide := FOUND;
@@ -883,6 +919,7 @@ BEGIN
     IF wlc.is_running() THEN
         RETURN;
     END IF;
+    PERFORM wlc.renumber_indexes();
     -- A schema goes behind what was in it.
     FOR dropped IN SELECT d.* FROM pg_event_trigger_dropped_objects() WITH ORDINALITY d
             ORDER BY d.object_type = 'schema', d.ordinality LOOP
@@ -891,9 +928,10 @@ BEGIN
             PERFORM wlc.refuse_object(dropped.object_type, TG_TAG, dropped.objid, dropped.object_identity);
         END IF;
         -- Parts of tables go with types, functions and tables that they need; `on_ddl`, which comes next, looks at these.
-        IF dropped.object_type IN ('table column', 'table constraint', 'default value', 'policy') THEN
+        IF dropped.object_type IN ('table column', 'table constraint', 'default value', 'policy', 'composite type column') THEN
             relation := to_regclass(format('%I.%I', dropped.address_names[1], dropped.address_names[2]));
-            INSERT INTO wlc.pending VALUES ('touched', relation);
+            INSERT INTO wlc.pending SELECT 'touched', CASE relkind WHEN 'c' THEN reltype ELSE oid END
+                FROM pg_class WHERE oid = relation;
             CONTINUE;
         END IF;
         DELETE FROM wlc.access a WHERE a.class = dropped.classid AND a.oid = dropped.objid AND dropped.objsubid = 0;
@@ -904,7 +942,8 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        DELETE FROM wlc.objects o WHERE o.class = dropped.classid AND o.oid = dropped.objid AND dropped.objsubid = 0
+        DELETE FROM wlc.objects o WHERE o.class = dropped.classid AND dropped.objsubid = 0 AND (o.oid = dropped.objid
+                OR dropped.object_type = 'index' AND o.description->>'identity' = dropped.object_identity)
             RETURNING description INTO old;
         -- The type of the rows of a foreign table goes with the table, and an index with a column.
         IF FOUND AND (dropped.object_type IN ('sequence', 'type') OR dropped.original OR dropped.normal

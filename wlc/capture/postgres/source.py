@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, Digest, Manifest, Name
-    from wlc.masters.contract import Gathered
+    from wlc.masters.contract import Gathered, PublishingPlace
     from wlc.masters.master_state import MasterState
 
 _LOCK = 0x6462_6661  # "dbfa"
@@ -84,6 +84,11 @@ def look(source: str) -> Remembered:
 
 def default_place(source: str) -> tuple[str, str] | None:  # noqa: ARG001 -- a server does not say where farms are
     """Return None: a URL does not say where a farm is."""
+    return None
+
+
+def held_place(source: str) -> PublishingPlace | None:  # noqa: ARG001 -- many can open it at once
+    """Return None: no process keeps others out of a server."""
     return None
 
 

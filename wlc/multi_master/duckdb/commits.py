@@ -229,29 +229,33 @@ class SiteCommits:
         Raises:
             InvalidError: There is one.
         """
+        with naming(self.founder_url):
+            for table in tables:
+                self._refuse_rows_of(table)
+
+    def _refuse_rows_of(self, table: CapturedTable) -> None:
         site, circle = self.site, self.circle
-        for table in tables:
-            rule = circle.rule_of(table.name)
-            if circle.is_mesh and rule is None and table.layout.primary_key and circle.primary != site.name:
-                raise InvalidError(
-                    f"site {site.name} cannot write {table.name}, which has no rule: only the primary,"
-                    f" {circle.primary}, can",
-                    hint=f"wlc rule DB {table.name} newest lets all sites write it, each from its next wlc"
-                    f" take; or wlc rule DB {table.name} owner --site {site.name}",
-                )
-            if rule is not None and rule.rule == OWNER and rule.site != site.name:
-                raise InvalidError(
-                    f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",
-                    hint=f"write it at {rule.site}; or let this site own it from its next wlc take:"
-                    f" wlc rule DB {table.name} owner --site {site.name}",
-                )
-            if not table.layout.primary_key and circle.primary != site.name and (rule is None or rule.rule != ADD):
-                raise InvalidError(
-                    f"site {site.name} cannot write {table.name}, which has no primary key: only the primary,"
-                    f" {circle.primary}, can",
-                    hint=f"write it at {circle.primary}, or give the table a primary key there"
-                    + (f"; wlc rule DB {table.name} add lets all sites add rows" if circle.is_mesh else ""),
-                )
+        rule = circle.rule_of(table.name)
+        if circle.is_mesh and rule is None and table.layout.primary_key and circle.primary != site.name:
+            raise InvalidError(
+                f"site {site.name} cannot write {table.name}, which has no rule: only the primary,"
+                f" {circle.primary}, can",
+                hint=f"wlc rule DB {table.name} newest lets all sites write it, each from its next wlc"
+                f" take; or wlc rule DB {table.name} owner --site {site.name}",
+            )
+        if rule is not None and rule.rule == OWNER and rule.site != site.name:
+            raise InvalidError(
+                f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",
+                hint=f"write it at {rule.site}; or let this site own it from its next wlc take:"
+                f" wlc rule DB {table.name} owner --site {site.name}",
+            )
+        if not table.layout.primary_key and circle.primary != site.name and (rule is None or rule.rule != ADD):
+            raise InvalidError(
+                f"site {site.name} cannot write {table.name}, which has no primary key: only the primary,"
+                f" {circle.primary}, can",
+                hint=f"write it at {circle.primary}, or give the table a primary key there"
+                + (f"; wlc rule DB {table.name} add lets all sites add rows" if circle.is_mesh else ""),
+            )
 
     def _refuse_deletions(
         self, connection: duckdb.DuckDBPyConnection, tables: Iterable[CapturedTable], tick: int

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import (
         ConflictCounter,
         RejectedRow,
-        RejectionCount,
+        RejectionMark,
+        Rejections,
         SiteStep,
         Succession,
         TakenCount,
@@ -209,9 +210,14 @@ class DuckDBSite(SiteLife):
         with self._shared.reading() as connection:
             return rejected_rows.counters(connection, self._shared.catalog)
 
-    def rejection_counts(self) -> list[RejectionCount]:
+    def rejection_mark(self) -> RejectionMark:
         with self._shared.reading() as connection:
-            return rejected_rows.counted(connection, self._shared.catalog)
+            return rejected_rows.mark(connection, self._shared.catalog)
+
+    def rejected_since(self, mark: RejectionMark) -> Rejections:
+        name = self._shared.require_state().member.name
+        with self._shared.reading() as connection:
+            return rejected_rows.since(connection, self._shared.catalog, mark, name)
 
 
 def _refuse_large(file: Path) -> None:

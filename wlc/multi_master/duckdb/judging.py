@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.capture.duckdb.journal import JournalledRefresh
+    from wlc.capture.duckdb.journal import JournalledRefresh, JournalRecord
     from wlc.capture.duckdb.shared import Shared
-    from wlc.farm.model import Name, Origin
+    from wlc.farm.model import Name, Origin, RowRejected
     from wlc.farm.vectors import Lineage, Vector
     from wlc.multi_master.circle import Circle
     from wlc.multi_master.duckdb.conflict_window import KeptWindow
@@ -55,12 +55,19 @@ class Judged:
     Attributes:
         lines: Numbers of the transactions that are rejected as a whole.
         refresh: Records of an own transaction after the step, whose images are journalled under `REFRESH_TICK`.
+        rejected: Records of the same transaction, for the authors of what was rejected.
         has_conflicts: Whether anything was rejected, or refreshed.
     """
 
     lines: frozenset[int] = frozenset()
     refresh: tuple[JournalledRefresh, ...] = ()
+    rejected: tuple[RowRejected, ...] = ()
     has_conflicts: bool = False
+
+    @property
+    def told(self) -> tuple[JournalRecord, ...]:
+        """The records of that transaction; without any, there is none."""
+        return (*self.refresh, *self.rejected)
 
 
 def judge(
@@ -88,14 +95,18 @@ def judge(
     if found.is_empty:
         return Judged()
     refresh: list[JournalledRefresh] = []
+    rejected: list[RowRejected] = []
     origins = [(each.line, each.origin) for each in seen]
-    for place, step in _reported(connection, where, origins, tables, has_missed=found.has_missed):
+    for place, step, told in _reported(connection, where, origins, tables, has_missed=found.has_missed):
         refresh += rejection.journal_refresh(connection, place, step, REFRESH_TICK)
+        rejected += told
     rejection.remove(connection, tables)
     rows = sum(record.rows for record in refresh)
     counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
     rejected_rows.count(connection, where.catalog, where.source, counts)
-    return Judged(found.lines, tuple(refresh), has_conflicts=True)
+    # A site that judges itself has them already.
+    others = tuple(rejected) if where.source != where.site else ()
+    return Judged(found.lines, tuple(refresh), others, has_conflicts=True)
 
 
 def _reported(
@@ -105,17 +116,16 @@ def _reported(
     tables: Sequence[StepTable],
     *,
     has_missed: bool = False,
-) -> Iterator[tuple[int, StepTable]]:
+) -> Iterator[tuple[int, StepTable, list[RowRejected]]]:
     """Write the exceptions; yield each table with rows to tell of, with its place, while these are collected."""
     rejected_rows.prepare(connection, where.catalog)
     for place, step in enumerate(tables):
         if not step.table.layout.primary_key:
             continue
         is_rejected = rejection.collect(connection, place, step)
-        if is_rejected:
-            rejected_rows.write(connection, where, origins, place, step)
+        rejected = rejected_rows.write(connection, where, origins, place, step) if is_rejected else []
         if (has_missed and rejection.add_missed(connection, place, step)) or is_rejected:
-            yield place, step
+            yield place, step, rejected
 
 
 def judge_in_mesh(

@@ -8,7 +8,8 @@ stored. The view of a table has its types, and the column names of MySQL NDB Clu
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,12 @@ from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.clock import format_time, utc_now
-from wlc.farm.model import Name
+from wlc.farm.model import Name, RowRejected
 from wlc.multi_master.duckdb import rejection
 from wlc.multi_master.duckdb.conflict_window import key_columns
 from wlc.multi_master.duckdb.rejection import IMAGES, KEYS, PRESENT
 from wlc.multi_master.duckdb.verdicts import DELETE_ROW, REJECTED, UPDATE_ROW, WRITE_ROW
-from wlc.multi_master.site_step import ConflictCounter, RejectedRow, RejectionCount
+from wlc.multi_master.site_step import ConflictCounter, RejectedRow, RejectionCount, RejectionMark, Rejections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.duckdb.verdicts import StepTable
 
 
+_log = logging.getLogger("wlc")
 # Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
 # which it contained all that was told after its rejections.
 LAST_CONFLICT, CONTAINED, LAST_STABLE = "last_conflict_tick", "contained_tick", "last_stable_tick"
@@ -44,6 +46,8 @@ _COLUMNS = (
     " origin_history VARCHAR, origin_tick BIGINT, detected TIMESTAMP WITH TIME ZONE, dependent BOOLEAN"
     ", resubmitted TIMESTAMP WITH TIME ZONE"
 )
+# A refresh lists so many rejected rows of a table. A log file is read as a whole.
+LISTED_MOST = 10_000
 _WRITTEN = ", ".join(column.split()[0] for column in _COLUMNS.split(", ")[:-1])
 
 
@@ -88,8 +92,12 @@ def write(
     seen: Sequence[tuple[int, Origin]],
     place: int,
     step: StepTable,
-) -> None:
-    """Write the rejected rows of one table, which are collected; the step is not applied yet."""
+) -> list[RowRejected]:
+    """Write the rejected rows of one table, which are collected; the step is not applied yet.
+
+    Returns:
+        The same for their authors, by transaction, at most `LISTED_MOST`.
+    """
     table = step.table
     rejection.find_present(connection, step, rejection.before_sql(place))
     listed = [
@@ -99,7 +107,7 @@ def write(
         "SELECT unnest($1::BIGINT[]) AS line, unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick,"
         " unnest($4::VARCHAR[]) AS author"
     )
-    connection.execute(
+    inserted = connection.execute(
         f"""
         INSERT INTO {where.schema}.exceptions ({_WRITTEN})
         WITH origins AS ({origins})
@@ -116,8 +124,66 @@ def write(
         WHERE r.place = {place}
         """,
         [list(column) for column in zip(*listed, strict=True)],
-    )
+    ).fetchall()
     _create_view(connection, where.catalog, table)
+    return _last(connection, where, table.name, int(inserted[0][0]))
+
+
+def _last(connection: duckdb.DuckDBPyConnection, where: Detection, table: Name, count: int) -> list[RowRejected]:
+    """Return so many rows that were written last, which are of one table, as the log lists them."""
+    columns = "origin_history, origin_tick, count, key, op_type, cause, pg_type, old, new, local, dependent"
+    rows = connection.execute(
+        f"SELECT {columns} FROM (SELECT rowid, * FROM {where.schema}.exceptions ORDER BY rowid DESC LIMIT {count})"
+        f" ORDER BY origin_tick, count LIMIT {LISTED_MOST}"
+    ).fetchall()
+    told = [_told(table, *row) for row in rows]
+    return told if count == len(told) else [*told[:-1], replace(told[-1], more=count - len(told))]
+
+
+def _told(table: Name, history: str, tick: int, number: int, key: str, *rest: Any) -> RowRejected:
+    op, cause, pg_type, *images, dependent = rest
+    old, new, local = (None if text is None else json.loads(text) for text in images)
+    return RowRejected(table, history, tick, number, json.loads(key), op, cause, pg_type, old, new, local, dependent)
+
+
+def write_told(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    told: Sequence[tuple[datetime, RowRejected]],
+    present: Mapping[Name, CapturedTable],
+) -> None:
+    """Write what the primary rejected of this site's rows.
+
+    Args:
+        connection: In the transaction that takes the primary's.
+        where: The primary is the site, and this one the source.
+        told: The rows, with the time of the rejection.
+        present: The tables that there are.
+    """
+    prepare(connection, where.catalog)
+    if more := sum(row.more for _, row in told):
+        _log.warning("site %s rejected %s more rows than its log lists: wlc exceptions there", where.site, more)
+    rows = [
+        (
+            *(row.history, row.tick, row.count, row.table.schema, row.table.name, row.op_type, row.cause, row.pg_type),
+            *(None if image is None else json.dumps(image) for image in (row.key, row.old, row.new, row.local)),
+            *(format_time(detected), row.dependent),
+        )
+        for detected, row in told
+    ]
+    types = ("VARCHAR", "BIGINT", "BIGINT", *["VARCHAR"] * 10, "BOOLEAN")
+    columns = ", ".join(f"unnest(${number}::{type_}[]) AS c{number}" for number, type_ in enumerate(types, start=1))
+    exceptions = f"{where.schema}.exceptions"
+    connection.execute(
+        f"INSERT INTO {exceptions} ({_WRITTEN}) SELECT {literal(where.site)}, {literal(where.source)}, c2,"
+        # Rows of the same transaction that this site has set back are there already.
+        f" c3 + (SELECT count(*) FROM {exceptions} WHERE source_tick = c2 AND source = {literal(where.source)}),"
+        " c1, c4, c5, c9, c6, c7, c8, c10, c11, c12, c1, c2, CAST(c13 AS TIMESTAMP WITH TIME ZONE), c14"
+        f" FROM (SELECT {columns})",
+        [list(column) for column in zip(*rows, strict=True)],
+    )
+    for table in {row.table for _, row in told} & present.keys():
+        _create_view(connection, where.catalog, present[table])
 
 
 def write_evicted(connection: duckdb.DuckDBPyConnection, where: Detection, history: str, table: LinesTable) -> None:
@@ -339,15 +405,30 @@ def counters(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Confli
     return [ConflictCounter(*row) for row in rows]
 
 
-def counted(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[RejectionCount]:
-    """Return how many rows were rejected, ordered by table and cause."""
+def mark(connection: duckdb.DuckDBPyConnection, catalog: str) -> RejectionMark:
+    """Return how much has been rejected until now."""
     if not _exists(connection, catalog):
-        return []
-    rows = connection.execute(
-        "SELECT schema_name, table_name, cause, count(DISTINCT (source_history, source_tick)), count(*)"
-        f" FROM {quote(catalog)}.wlc.exceptions GROUP BY ALL ORDER BY ALL"
+        return RejectionMark(-1, 0)
+    schema = f"{quote(catalog)}.wlc"
+    ((row, whole),) = connection.execute(
+        f"SELECT (SELECT coalesce(max(rowid), -1) FROM {schema}.exceptions), (SELECT coalesce(sum(value), 0)"
+        f" FROM {schema}.counters WHERE name IN ('rejects', 'refused'))"
     ).fetchall()
-    return [RejectionCount(Name(schema, table), *counts) for schema, table, *counts in rows]
+    return RejectionMark(row, int(whole))
+
+
+def since(connection: duckdb.DuckDBPyConnection, catalog: str, before: RejectionMark, site: str) -> Rejections:
+    """Return what was rejected after a mark, ordered by table and cause; `site` is where."""
+    now = mark(connection, catalog)
+    if now == before:
+        return Rejections(0, (), 0)
+    rows = connection.execute(
+        "SELECT site, schema_name, table_name, cause, count(DISTINCT (source_history, source_tick)), count(*)"
+        f" FROM {quote(catalog)}.wlc.exceptions WHERE rowid > {before.row} GROUP BY ALL ORDER BY ALL"
+    ).fetchall()
+    here = (RejectionCount(Name(schema, table), *rest) for where, schema, table, *rest in rows if where == site)
+    own = sum(count for where, *_, count in rows if where != site)
+    return Rejections(now.transactions - before.transactions, tuple(here), own)
 
 
 def _exists(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:

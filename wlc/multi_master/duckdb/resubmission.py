@@ -57,7 +57,7 @@ def _chosen(rows: Sequence[RejectedRow], source: str, tick: int, count: int | No
     if not found:
         raise InvalidError(
             f"nothing that could be written was rejected here as {shown}",
-            hint="wlc exceptions SOURCE; in a star of sites it is the primary that rejects, and that lists it",
+            hint="wlc exceptions SOURCE lists what was; in a mesh, the site that rejected a row lists it",
         )
     for row in found:
         if row.resubmitted is not None:

@@ -19,7 +19,7 @@ from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
 from wlc.dialect.sql import quote
 from wlc.farm.errors import FencedError
-from wlc.farm.model import Clear, Ddl
+from wlc.farm.model import Clear, Ddl, RowRejected
 from wlc.masters.contract import database_of
 from wlc.masters.master_state import changes
 from wlc.multi_master.circle import how_to_join_anew
@@ -55,6 +55,10 @@ def step_down(shared: Shared, state: MasterState) -> None:
             own_past.renew(shared, state)
 
 
+# Records that tell others of verdicts.
+_VERDICTS = (JournalledRefresh, RowRejected)
+
+
 def _waiting(shared: Shared) -> Pending:
     with shared.reading() as connection:
         return unpublished.pending(connection, shared.catalog, most=2**62)
@@ -71,13 +75,13 @@ def _anew(shared: Shared, state: MasterState) -> str:
 
 
 def _is_void(entry: JournalEntry) -> bool:
-    return entry.origin is not None or any(isinstance(record, JournalledRefresh) for record in entry.records)
+    return entry.origin is not None or any(isinstance(record, _VERDICTS) for record in entry.records)
 
 
 def _is_kept(entry: JournalEntry) -> bool:
     """Say whether a transaction is the site's own: what tells others of verdicts, and nothing else, is not."""
     return entry.origin is None and not (
-        entry.records and all(isinstance(record, JournalledRefresh) for record in entry.records)
+        entry.records and all(isinstance(record, _VERDICTS) for record in entry.records)
     )
 
 

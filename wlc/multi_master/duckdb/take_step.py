@@ -21,13 +21,15 @@ from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import permitted_ddl, settings
 from wlc.dialect.sql import quote
+from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
-from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
+from wlc.farm.model import Change, Clear, Ddl, RowRejected, RowsRefreshed
 from wlc.masters.contract import database_of
 from wlc.masters.master_state import changes
 from wlc.multi_master.circle_place import founder_of, without_site_that_lies
 from wlc.multi_master.duckdb import judging, lines, parking, rejected_rows, unjudged_rows
 from wlc.multi_master.duckdb.conflict_window import KeptWindow
+from wlc.multi_master.duckdb.rejected_rows import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.shared import Shared
-    from wlc.farm.model import TableFile
+    from wlc.capture.duckdb.taken_tables import TakenTable
+    from wlc.farm.model import Name, TableFile
     from wlc.masters.master_state import MasterState
     from wlc.multi_master.duckdb.judging import Judged
     from wlc.multi_master.duckdb.lines import LinesTable
@@ -124,7 +127,7 @@ class _Attempt:
 
     @property
     def last(self) -> int:
-        return self.last_taken + bool(self.judged.refresh)
+        return self.last_taken + bool(self.judged.told)
 
     @property
     def last_taken(self) -> int:
@@ -145,13 +148,14 @@ def _take_lines(its: Taking, step: SiteStep, *, is_refused: bool = False) -> int
         found = unjudged_rows.keep(connection, shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
-        first = shared.new_ticks(step.transactions[-1].line + 1 + bool(judged.refresh))
+        first = shared.new_ticks(step.transactions[-1].line + 1 + bool(judged.told))
         attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
         for table in found:
             lines.journal_images(connection, table, first, is_primary=not step.is_primary)
             lines.journal_reads(connection, table, first)
             unjudged_rows.journal_kept(connection, table, first)
         _count_overwritten(attempt)
+        _write_own_rejected(attempt, present)
         rows = sum(table.count(connection) for table in found)
         parking.write(connection, shared, found, order)
         lines.drop(connection, found)
@@ -173,6 +177,29 @@ def _count_overwritten(attempt: _Attempt) -> None:
         if rows:
             rejected_rows.prepare(connection, shared.catalog)
             rejected_rows.count(connection, shared.catalog, state.member.name, {("", "overwritten"): rows})
+
+
+def _write_own_rejected(attempt: _Attempt, present: Mapping[Name, TakenTable]) -> None:
+    """Write at a secondary what the primary says that it rejected of the secondary's own transactions."""
+    shared, step = attempt.shared, attempt.step
+    if told := own_rejected(shared, step):
+        tables = {name: each.table for name, each in present.items()}
+        where = Detection(shared.catalog, step.site, shared.require_state().member.name, utc_now())
+        rejected_rows.write_told(attempt.connection, where, told, tables)
+
+
+def own_rejected(shared: Shared, step: SiteStep) -> list[tuple[datetime, RowRejected]]:
+    """Return the own rows that were rejected where a step comes from, with the time."""
+    site = shared.require_state().member
+    if not step.is_primary or site.circle is None:
+        return []
+    own = {each.history for each in site.circle.site(site.name).histories}
+    return [
+        (each.transaction.committed, record)
+        for each in step.transactions
+        for record in each.transaction.records
+        if isinstance(record, RowRejected) and record.history in own and each.transaction.committed
+    ]
 
 
 def _refuse_keyless(shared: Shared, step: SiteStep, tables: Sequence[LinesTable]) -> None:
@@ -230,8 +257,8 @@ def _add_entries(attempt: _Attempt, committed: datetime) -> None:
         started, proof = min(its.started, committed), attempt.step.proof if is_last else None
         entry = JournalEntry(tick, its.user, started, committed, tuple(records.get(tick, ())), each.origin, None, proof)
         entries.append(entry)
-    if attempt.judged.refresh:
-        entries.append(JournalEntry(attempt.last, user(), committed, committed, attempt.judged.refresh))
+    if attempt.judged.told:
+        entries.append(JournalEntry(attempt.last, user(), committed, committed, attempt.judged.told))
     journal.add_entries(attempt.connection, attempt.shared.catalog, entries)
 
 
