@@ -219,7 +219,7 @@ MISTAKES = {
     ),
     "exceptions rome.duckdb --resubmit rome:1": (
         "nothing that could be written was rejected here as rome:1",
-        "it is the primary that rejects",
+        "wlc exceptions rome.duckdb lists what was",
     ),
     "master york.duckdb --name sales --site york --mesh": (
         "there is no database york.duckdb",

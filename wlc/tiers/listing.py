@@ -21,7 +21,7 @@ from wlc.farm.store import MissingError, open_store
 from wlc.masters.lookup import resolve
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import DEADLINE
-from wlc.tiers.overview import members_of
+from wlc.tiers.overview import going_on, members_of
 from wlc.tiers.standing import DAMAGED, UNREADABLE, WRONG, Facts, judge, place_of
 from wlc.tiers.tree import read_tree
 
@@ -191,7 +191,11 @@ def _judged(database: FarmDatabase, name: str, kind: str) -> FarmEntry:
         note = f"; {error.message}"
     except (CorruptError, MissingError) as error:
         damage = error.message
-    stuck = [f"{each.kind} {each.id} ({each.url})" for each in members if STUCK in (*each.marks, each.state)]
+    stuck = {
+        f"{each.kind} {each.id} ({each.url})": going_on(each, database.url)
+        for each in members
+        if STUCK in (*each.marks, each.state)
+    }
     place = place_of(name, database.url.removesuffix(f"/{name}"))
     found = judge(Facts(place, config, health, damage, stuck), now)
     return FarmEntry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,18 @@ def tier_tree(
     for problem in tree.damaged:
         warnings.warn(problem, stacklevel=2)
     return TierTree(database.url, members_of(tree, database.url), tree.settings, tree.damaged)
+
+
+def going_on(member: TierMember, url: str) -> str:
+    """Return the command with which a member goes on, or that says what helps; `url` is the origin's.
+
+    A feed to Kafka keeps what it remembers in the farm.
+    """
+    if member.kind == RELAY:
+        return f"wlc ship {shlex.quote(url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
+    if member.url.startswith("kafka://"):
+        return f"wlr status {shlex.quote(f'{url}/feeds/' + member.id.removeprefix('feed-'))}"
+    return f"wlr replicate --into {shlex.quote(member.url)}"
 
 
 def members_of(tree: Tree, url: str) -> tuple[TierMember, ...]:

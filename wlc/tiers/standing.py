@@ -12,7 +12,7 @@ from wlc.farm.health import is_silent, last_seen
 from wlc.farm.human_form import ForPeople, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
     from datetime import datetime
 
     from wlc.farm.health import Health
@@ -57,14 +57,14 @@ class Facts:
     Attributes:
         place: The database as a command names it.
         damage: What is wrong with its files; empty if nothing that was read is.
-        stuck: The readers that do not come further, as messages name them.
+        stuck: The readers that do not come further, as messages name them, and the commands with which they go on.
     """
 
     place: str
     config: Config
     health: Health
     damage: str = ""
-    stuck: Sequence[str] = field(default=())
+    stuck: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge(facts: Facts, now: datetime) -> Standing:
@@ -100,7 +100,7 @@ def _of_readers(facts: Facts, now: datetime) -> Standing | None:
         age = "no transaction was ever published" if clock is None else f"the last commit was {_ago(clock, now)}"
         return Standing(LATE, f"{age}, and one is expected every {duration(expected)}")
     if facts.stuck:
-        return Standing(BEHIND, f"{', '.join(facts.stuck)}: no progress", f"wlc replicas {facts.place}")
+        return Standing(BEHIND, f"{', '.join(facts.stuck)}: no progress", next(iter(facts.stuck.values())))
     return None
 
 

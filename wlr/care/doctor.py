@@ -22,6 +22,7 @@ from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableEr
 from wlc.farm.human_form import ForPeople, format_bytes
 from wlc.farm.store.contract import PROBE
 from wlc.tiers.listing import entry_of
+from wlc.tiers.overview import going_on
 from wlc.tiers.standing import IS_STOPPED
 from wlr.engine.adapters import target_at
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.tiers.listing import FarmEntry
-    from wlc.tiers.overview import TierMember
     from wlr.engine.contract import Target
     from wlr.engine.replica_state import ReplicaState
 
@@ -257,15 +257,6 @@ def _space(check: str, place: Path, need: int, remedy: str) -> Checkup:
     return Checkup(check, GOOD, told)
 
 
-def look_at(tree: wlc.TierTree, member: TierMember) -> str:
-    """Return the command that goes on, or says what helps; a feed to Kafka keeps what it remembers in the farm."""
-    if member.kind == "relay":
-        return f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
-    if member.url.startswith("kafka://"):
-        return f"wlr status {shlex.quote(f'{tree.url}/feeds/' + member.id.removeprefix('feed-'))}"
-    return f"wlr replicate --into {shlex.quote(member.url)}"
-
-
 def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
     try:
         found = wlc.readers(database.url, storage_options=database.storage_options)
@@ -280,7 +271,7 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         yield Checkup("readers", NOTE, message, f"wlc forget {shlex.quote(patient.place)} {reader.id}{where}")
     for member in tree.stuck:
         message = f"{member.kind} {member.id} ({member.url}) is behind and does not come further"
-        yield Checkup("readers", WRONG, message, look_at(tree, member))
+        yield Checkup("readers", WRONG, message, going_on(member, tree.url))
     if not overdue and not tree.stuck:
         yield Checkup("readers", GOOD, f"{len(found)} registered, all seen recently, none stuck")
 

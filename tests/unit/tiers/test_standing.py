@@ -18,8 +18,8 @@ OLD = replace(SIGN, seen=NOW - HOUR)
 SEEN = "the publisher of /srv/sales.duckdb on ada"
 
 
-def state_of(*, config=CONFIG, damage="", stuck=(), **health):
-    return judge(Facts("sales --farm /srv/farm", config, Health(**health), damage, stuck), NOW)
+def state_of(*, config=CONFIG, damage="", stuck=None, **health):
+    return judge(Facts("sales --farm /srv/farm", config, Health(**health), damage, stuck or {}), NOW)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,11 @@ def state_of(*, config=CONFIG, damage="", stuck=(), **health):
             "late",
             "no transaction was ever published, and one is expected every 1h",
         ),
-        ({"publisher": SIGN, "stuck": ["replica r1 (copy.duckdb)"]}, "behind", "replica r1 (copy.duckdb): no progress"),
+        (
+            {"publisher": SIGN, "stuck": {"replica r1 (copy.duckdb)": "wlr replicate --into copy.duckdb"}},
+            "behind",
+            "replica r1 (copy.duckdb): no progress",
+        ),
         ({"publisher": SIGN, "damage": "batch 3 is missing"}, "damaged", "batch 3 is missing"),
         (
             {"publisher": SIGN, "verified": Proof(NOW - HOUR, 7, "batch 3: cut off")},
@@ -73,7 +77,7 @@ def test_the_worst_comes_first():
     everything = {
         "publisher": replace(OLD, failure="disk full"),
         "expect_every": HOUR,
-        "stuck": ["replica r1 (copy.duckdb)"],
+        "stuck": {"replica r1 (copy.duckdb)": "wlr replicate --into copy.duckdb"},
         "damage": "batch 3 is missing",
     }
     assert state_of(**everything).state == "damaged"
@@ -85,7 +89,7 @@ def test_the_worst_comes_first():
 def test_remedies_are_commands():
     assert state_of(publisher=OLD).remedy == "on ada: wlc flush /srv/sales.duckdb; then start its program again"
     assert state_of(damage="x").remedy == "wlc verify sales --farm /srv/farm"
-    assert state_of(stuck=["r"]).remedy == "wlc replicas sales --farm /srv/farm"
+    assert state_of(stuck={"r": "wlr replicate --into r"}).remedy == "wlr replicate --into r"
 
 
 @pytest.mark.parametrize(("missing", "expected"), [(2, False), (3, False), (4, True)])

@@ -152,7 +152,7 @@ def write_told(
     told: Sequence[tuple[datetime, RowRejected]],
     present: Mapping[Name, CapturedTable],
 ) -> None:
-    """Write what the primary rejected of this site's rows.
+    """Write what the primary rejected of this site's rows, but for those that this site has set back itself.
 
     Args:
         connection: In the transaction that takes the primary's.
@@ -166,7 +166,7 @@ def write_told(
     rows = [
         (
             *(row.history, row.tick, row.count, row.table.schema, row.table.name, row.op_type, row.cause, row.pg_type),
-            *(None if image is None else json.dumps(image) for image in (row.key, row.old, row.new, row.local)),
+            *(None if image is None else _json(image) for image in (row.key, row.old, row.new, row.local)),
             *(format_time(detected), row.dependent),
         )
         for detected, row in told
@@ -176,14 +176,21 @@ def write_told(
     exceptions = f"{where.schema}.exceptions"
     connection.execute(
         f"INSERT INTO {exceptions} ({_WRITTEN}) SELECT {literal(where.site)}, {literal(where.source)}, c2,"
-        # Rows of the same transaction that this site has set back are there already.
+        # Rows of the same transaction that this site has set back are there already, with numbers of their own.
         f" c3 + (SELECT count(*) FROM {exceptions} WHERE source_tick = c2 AND source = {literal(where.source)}),"
         " c1, c4, c5, c9, c6, c7, c8, c10, c11, c12, c1, c2, CAST(c13 AS TIMESTAMP WITH TIME ZONE), c14"
-        f" FROM (SELECT {columns})",
+        f" FROM (SELECT {columns}) AS told"
+        f" ANTI JOIN (SELECT * FROM {exceptions} WHERE site = {literal(where.source)}) AS own"
+        f" ON own.origin_tick = c2 AND own.schema_name = c4 AND own.table_name = c5 AND own.key = c9",
         [list(column) for column in zip(*rows, strict=True)],
     )
     for table in {row.table for _, row in told} & present.keys():
         _create_view(connection, where.catalog, present[table])
+
+
+def _json(image: Mapping[str, Any]) -> str:
+    """Write an image as DuckDB does."""
+    return json.dumps(image, separators=(",", ":"), ensure_ascii=False)
 
 
 def write_evicted(connection: duckdb.DuckDBPyConnection, where: Detection, history: str, table: LinesTable) -> None:
