@@ -159,7 +159,8 @@ class _Lines:
         self._what = what
         self._now = now
         self._course = _Course(now)
-        self._next_line_s = now() + PATIENCE_S
+        # Nothing before `start` has said what goes on.
+        self._next_line_s = float("inf")
 
     def start(self) -> None:
         print(f"{self._what} …", file=sys.stderr, flush=True)

@@ -115,8 +115,6 @@ def test_a_target_has_a_facet_or_refuses_all_that_asks_for_it(
         pytest.skip("it is a DuckDB file")
     farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(3), rows(77))])
     replicate(farm, into, 2)
-    # A copy of the past is no reader of itself.
-    wlr.replicate(into=into, tick=2, register=True)
     assert set(FACETS) == set(Facet.__subclasses__())
     target = target_at(into)
     assert {facet for facet in FACETS if facet.of(target)} == kind.facets

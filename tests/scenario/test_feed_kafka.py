@@ -86,7 +86,7 @@ def published(source: Path, farm: str, rows: int = 60) -> FarmDatabase:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> FarmDatabase:
     return published(tmp_path_factory.mktemp("kafka") / "shop.duckdb", FARM)
 

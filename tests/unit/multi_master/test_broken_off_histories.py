@@ -38,7 +38,7 @@ def batches(farm: HandmadeFarm, since: int, until: int, *, leads: bool = True) -
 
 @pytest.mark.parametrize("since", [1, 3, 4, 5, 6])
 def test_changes_do_not_lead_into_the_new_history(farm: HandmadeFarm, since: int) -> None:
-    with pytest.raises(InvalidError, match="batch 3 begins history h2, which goes back to tick 3") as caught:
+    with pytest.raises(InvalidError, match="batch 3 begins history h2, which grew from tick 3 of history h1") as caught:
         batches(farm, since, 8)
     assert "no changes lead from tick 5 to it" in str(caught.value)
     assert "up to 5, or after 7" in str(caught.value.hint)
