@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ import duckdb
 import pytest
 
 import wlr
-from tests.compat.write import FOLDER, REJECTED, sealed_options, write
+from tests.compat.write import FOLDER, HEALTH, REJECTED, sealed_options, write
 from tests.scratch import attached
 from wlc.farm.config import decode_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError
+from wlc.farm.health import read_health
 from wlc.farm.history import entries
 from wlc.farm.log import decode_batch
 from wlc.farm.manifest import decode_manifest
@@ -77,6 +79,10 @@ def content(replica: Path) -> list[tuple[object, ...]]:
 def test_configuration(database: FarmDatabase) -> None:
     parent = Origin("h1", 7)
     assert database.config() == Config("", "wlc_logs", 1, 6, 12.5, time(17), "shop", "h2", 17, parent)
+
+
+def test_health(database: FarmDatabase) -> None:
+    assert read_health(database) == HEALTH
 
 
 def test_every_line_of_the_log(database: FarmDatabase) -> None:
@@ -205,8 +211,10 @@ def test_effects_of_statements(database: FarmDatabase) -> None:
     ]
 
 
-def test_data_files_are_as_the_log_says(database: FarmDatabase) -> None:
-    audit = wlr.verify_farm(FARM, full=True)
+def test_data_files_are_as_the_log_says(database: FarmDatabase, tmp_path: Path) -> None:
+    # A verification notes its result in the farm.
+    shutil.copytree(FARM, tmp_path / "shop")
+    audit = wlr.verify_farm(str(tmp_path / "shop"), full=True)
     assert audit.problems == ()
     reads, refreshed = (database.fetch(file) for file in database.read_batch(2)[0].files[1:])
     for file, expected in (

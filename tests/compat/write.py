@@ -25,6 +25,7 @@ from wlc.dialect.types import store_sql
 from wlc.farm.config import encode_config
 from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.documents import encode_document
+from wlc.farm.health import Health, Proof, Sign, change_health
 from wlc.farm.log import encode_batch
 from wlc.farm.model import (
     AlteredObject,
@@ -67,6 +68,13 @@ LAYOUT = Layout(COLUMNS, ("id",))
 WIDER = Layout((*COLUMNS, Column("note", "VARCHAR", default="'?'")), ("id",))
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
+HEALTH = Health(
+    Sign("h1", START, "shop.duckdb", "host", "ann", is_closed=True, failure="the disk is full"),
+    Proof(START, 3),
+    Proof(START, 2, "main.t differs"),
+    timedelta(minutes=2),
+    timedelta(hours=1),
+)
 REJECTED = RowRejected(
     *(T, "b1", 9, 1, {"id": 5}, "UPDATE_ROW", "DATA_IN_CONFLICT", "update_origin_differs"),
     old={"id": 5, "name": "d", "price": "5.00"},
@@ -337,6 +345,7 @@ def write(folder: Path) -> None:
                 "bergen", "bergen.duckdb", position, None, at(60), "host", "eve", kind=SITE, counters=counters
             )
             register(database, site)
+            change_health(database, lambda _: HEALTH)
     write_later(folder / "later")
     for left in folder.rglob(".wlc.lock"):
         left.unlink()

@@ -124,7 +124,7 @@ class Bench:
 
     def _save(self) -> dict[str, bytes] | None:
         if self.farm.startswith("memory:"):
-            return dict(memory._objects)
+            return {key: data for key, data in memory._objects.items() if key.startswith(f"{self.farm}/")}
         saved = self.base / "farm start"
         if self._local.exists():
             shutil.copytree(self._local, saved)
@@ -223,7 +223,9 @@ def _forget_lease(lake: Path) -> None:
 
 def _empty(farm: str) -> None:
     if farm.startswith("memory:"):
-        memory._objects.clear()
+        # Other tests of this process keep farms of their own there.
+        for key in [key for key in memory._objects if key.startswith(f"{farm}/")]:
+            del memory._objects[key]
     else:
         shutil.rmtree(farm, ignore_errors=True)
 
