@@ -16,8 +16,8 @@ from wlc.farm.clock import utc_now
 from wlc.farm.documents import Document
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.json_fields import JsonForm, JsonKey, Omitted, as_beat
-from wlc.farm.keeping import AGE_MOST
+from wlc.farm.json_fields import JsonKey, Omitted
+from wlc.farm.keeping import AGE_MOST, AgeInSeconds
 from wlc.farm.paths import HEALTH
 from wlc.farm.registry import this_host, this_user
 from wlc.farm.versioned import VersionedObject
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
-_Age = Annotated[timedelta, JsonForm(lambda value: timedelta(seconds=as_beat(value)), timedelta.total_seconds)]
 SIGN_EVERY = timedelta(minutes=1)
 
 
@@ -76,8 +75,8 @@ class Health(ForPeople):
     publisher: Sign | None = None
     verified: Proof | None = None
     drilled: Proof | None = None
-    sign_every: Annotated[_Age, JsonKey("sign_every_s")] = SIGN_EVERY
-    expect_every: Annotated[_Age, JsonKey("expect_every_s")] = timedelta(0)
+    sign_every: Annotated[AgeInSeconds, JsonKey("sign_every_s")] = SIGN_EVERY
+    expect_every: Annotated[AgeInSeconds, JsonKey("expect_every_s")] = timedelta(0)
 
 
 # So many signs may be missing: one that is late, and one that a store refused.

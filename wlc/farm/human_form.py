@@ -166,6 +166,16 @@ def longest_unit(length: timedelta) -> str:
     return duration(timedelta(seconds=max(int(length.total_seconds()), 0))).partition(" ")[0]
 
 
+def ago(time: datetime, now: datetime) -> str:
+    """Write how long ago a time is, such as `3d 4h ago`; a time to come is `0s ago`."""
+    return f"{duration(whole_seconds(now - time))} ago"
+
+
+def whole_seconds(length: timedelta) -> timedelta:
+    """Round a length of time; a negative one, such as of clocks that differ, is none."""
+    return timedelta(seconds=max(round(length.total_seconds()), 0))
+
+
 def duration(length: timedelta) -> str:
     """Write a length of time in its two largest units, such as `3d 4h`; below a minute in seconds with a fraction."""
     seconds = length.total_seconds()

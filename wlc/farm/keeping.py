@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 COUNT_MOST = 100_000
 # A hundred years: a time before the present one must stay a time.
 AGE_MOST = timedelta(days=36_525)
-_Age = Annotated[timedelta, JsonForm(lambda value: timedelta(seconds=as_beat(value)), timedelta.total_seconds)]
+AgeInSeconds = Annotated[timedelta, JsonForm(lambda value: timedelta(seconds=as_beat(value)), timedelta.total_seconds)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class KeepPolicy(ForPeople):
     """
 
     may_have_info: ClassVar = True
-    keep: Annotated[_Age | None, JsonKey("keep_s")] = None
+    keep: Annotated[AgeInSeconds | None, JsonKey("keep_s")] = None
     keep_daily: int = 0
     keep_weekly: int = 0
-    snapshot_every: Annotated[_Age | None, JsonKey("snapshot_every_s")] = None
+    snapshot_every: Annotated[AgeInSeconds | None, JsonKey("snapshot_every_s")] = None
 
 
 def checked(policy: KeepPolicy) -> KeepPolicy:

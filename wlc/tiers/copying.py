@@ -28,10 +28,11 @@ from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError
 from wlc.farm.store.encrypted import is_encrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch, DataFile, Manifest
     from wlc.farm.store import Store
 
@@ -378,7 +379,7 @@ class Unpublished:
         target: FarmDatabase,
         latest: datetime | None,
         limit: RateLimit,
-        progress: Callable[[int, int, str], None] | None,
+        progress: Progress | None,
     ) -> None:
         self.is_verified = True
         self._source = source

@@ -19,7 +19,7 @@ from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, UnavailableError
-from wlc.farm.human_form import Doing, ForPeople, parse_rate
+from wlc.farm.human_form import Doing, ForPeople, Progress, parse_rate
 from wlc.farm.keeping import change_policy
 from wlc.farm.model import Position
 from wlc.farm.parameters import takes
@@ -79,7 +79,7 @@ class Shipping:
         target: FarmDatabase,
         latest: datetime | None,
         limit: RateLimit,
-        progress: Callable[[int, int, str], None] | None,
+        progress: Progress | None,
         offer: Offer,
         membership: Membership | None = None,
     ) -> None:
@@ -411,7 +411,7 @@ def ship(
     target_options: Mapping[str, Any] | None = None,
     register: bool = True,
     keepalive: Keepalive | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
     **options: Unpack[RelayOptions],
 ) -> Shipped:
     """Copy what a farm database has and a relay lacks: snapshots and batches, byte for byte.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.config import STOPPED
 from wlc.farm.health import is_silent, last_seen
-from wlc.farm.human_form import ForPeople, duration
+from wlc.farm.human_form import ForPeople, ago, duration, whole_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +80,7 @@ def judge(facts: Facts, now: datetime) -> Standing:
     who = f"the publisher of {sign.source} on {sign.host}"
     failure = f"; it could not publish: {sign.failure}" if sign.failure else ""
     if is_silent(health, config.write, now):
-        why = f"{who} has said nothing for {_length(now - seen)}, and did not close{failure}"
+        why = f"{who} has said nothing for {duration(whole_seconds(now - seen))}, and did not close{failure}"
         again = f"on {sign.host}: wlc flush {shlex.quote(sign.source)}; then start its program again"
         return Standing(SILENT, why, again, seen)
     if sign.failure:
@@ -89,7 +88,7 @@ def judge(facts: Facts, now: datetime) -> Standing:
     if (found := _of_readers(facts, now)) is not None:
         return replace(found, seen=seen)
     if sign.is_closed:
-        return Standing(QUIET, f"{who} closed {_ago(seen, now)}", None, seen)
+        return Standing(QUIET, f"{who} closed {ago(seen, now)}", None, seen)
     return Standing(OK, f"{who} is there", None, seen)
 
 
@@ -97,7 +96,7 @@ def _of_readers(facts: Facts, now: datetime) -> Standing | None:
     """Return what a reader would complain about: no commits, or no progress; None if nothing."""
     expected, clock = facts.health.expect_every, facts.config.write
     if expected and (clock is None or now - clock > expected):
-        age = "no transaction was ever published" if clock is None else f"the last commit was {_ago(clock, now)}"
+        age = "no transaction was ever published" if clock is None else f"the last commit was {ago(clock, now)}"
         return Standing(LATE, f"{age}, and one is expected every {duration(expected)}")
     if facts.stuck:
         return Standing(BEHIND, f"{', '.join(facts.stuck)}: no progress", next(iter(facts.stuck.values())))
@@ -107,16 +106,8 @@ def _of_readers(facts: Facts, now: datetime) -> Standing | None:
 def _disproved(health: Health, now: datetime) -> str:
     """Return what the last verification or drill found wrong; empty if nothing."""
     proofs = (("wlc verify", health.verified), ("wlr drill", health.drilled))
-    found = (f"{what}, {_ago(at.time, now)}: {at.failure}" for what, at in proofs if at is not None and at.failure)
+    found = (f"{what}, {ago(at.time, now)}: {at.failure}" for what, at in proofs if at is not None and at.failure)
     return "; ".join(found)
-
-
-def _ago(time: datetime, now: datetime) -> str:
-    return f"{_length(now - time)} ago"
-
-
-def _length(time: timedelta) -> str:
-    return duration(timedelta(seconds=max(round(time.total_seconds()), 0)))
 
 
 def place_of(name: str, farm: str) -> str:

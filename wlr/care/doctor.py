@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.human_form import ForPeople, format_bytes
+from wlc.farm.human_form import ForPeople, format_bytes, longest_unit
 from wlc.farm.store.contract import PROBE
 from wlc.tiers.listing import entry_of
 from wlc.tiers.overview import going_on
@@ -178,7 +178,7 @@ def _of_master(patient: _Patient, options: Mapping[str, Any] | None) -> Iterator
         yield Checkup("master", GOOD, f"{status.state}, tick {status.tick}")
     waiting = status.unpublished or 0
     age = utc_now() - status.clock if status.clock else None
-    told = f"{status.beat_s:g} s" + (f", the last commit is {format_age(_rounded(age))} old" if age else "")
+    told = f"{status.beat_s:g} s" + (f", the last commit is {longest_unit(age)} old" if age else "")
     if waiting:
         yield Checkup("beat", NOTE, f"{told}; {waiting} transactions wait", f"wlc flush {shlex.quote(name)}")
     else:
@@ -241,7 +241,7 @@ def _store(database: FarmDatabase) -> Iterator[Checkup]:
         with suppress(FarmError):
             store.delete(path)
     off = abs(utc_now() - arrived) if arrived is not None else timedelta(0)
-    told = f"this clock differs from the store's by {format_age(_rounded(off))}"
+    told = f"this clock differs from the store's by {longest_unit(off)}"
     if off > _CLOCK_MOST:
         yield Checkup("clock", WRONG, f"{told}: pruning and registrations compare the two", "timedatectl status")
     else:
@@ -288,11 +288,3 @@ def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:
         message = f"one cannot go back {format_age(kept.policy.keep)} yet, which the policy wants"
         return Checkup("retention", NOTE, message, f"wlc retention {patient}")
     return Checkup("retention", GOOD, f"one can go back {format_age(kept.policy.keep)}, or to the beginning")
-
-
-def _rounded(age: timedelta) -> timedelta:
-    """Return a length of time in whole days, hours, minutes or seconds, whichever is the largest that it has."""
-    for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
-        if age >= unit:
-            return age // unit * unit
-    return timedelta(seconds=max(round(age.total_seconds()), 0))

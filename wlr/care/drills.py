@@ -17,7 +17,7 @@ import wlc
 from wlc.farm.errors import InseparableError, InvalidError
 from wlc.farm.group_sizes import group_sizes
 from wlc.farm.health import note_proof, proof
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import ForPeople, Progress
 from wlc.farm.reachable_past import read_window
 from wlr.care.verification import Verified, verify
 from wlr.replay import log_reader
@@ -72,7 +72,7 @@ def drill(
     seed: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Drill:
     """Restore to a random past transaction in a scratch place, verify every row, and clean up.
 

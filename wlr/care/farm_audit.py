@@ -25,7 +25,7 @@ from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.health import note_proof, proof
-from wlc.farm.human_form import Doing, ForPeople
+from wlc.farm.human_form import Doing, ForPeople, Progress
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.names import as_digests, digests_json
@@ -39,7 +39,7 @@ from wlr.engine.calculator import connect
 from wlr.replay import log_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from wlc.farm.database import FarmDatabase
@@ -90,7 +90,7 @@ def verify_farm(
     full: bool = False,
     window: str | timedelta | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> FarmAudit:
     """Read a farm's database and check that every file is there, is what was written, and fits the others.
 
@@ -143,7 +143,7 @@ class _AuditRun:
         database: FarmDatabase,
         connection: duckdb.DuckDBPyConnection,
         found: AuditProgress,
-        progress: Callable[[int, int, str], None] | None,
+        progress: Progress | None,
     ) -> None:
         self._database = database
         self._connection = connection

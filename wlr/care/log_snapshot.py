@@ -21,9 +21,10 @@ from wlr.replay.workers import workers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Config, Position
     from wlr.engine.contract import Lake
 
@@ -34,7 +35,7 @@ def snapshot_from_log(
     farm: str | os.PathLike[str] | None = None,
     engine: str = "auto",
     storage_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
     """Write a snapshot at the last published tick, so that older log files can be pruned.
 

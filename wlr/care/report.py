@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from wlc import FarmEntry, RegisteredReader, SiteStatus
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.farm.keeping import KeepPolicy, Tag
     from wlc.farm.model import Batch
     from wlc.tiers.overview import TierMember
@@ -138,7 +139,7 @@ def report(
     since: str | datetime | None = None,
     verify: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> DatabaseReport:
     """Gather what there is to say about a database: its log, its window, who reads it, and what is wrong.
 
@@ -226,7 +227,7 @@ class _Log:
     is_cut: bool = False
 
 
-def _log(database: FarmDatabase, begin: datetime, progress: Callable[[int, int, str], None] | None) -> _Log:
+def _log(database: FarmDatabase, begin: datetime, progress: Progress | None) -> _Log:
     """Read the log files that arrived since a time, the newest 5,000 at most."""
     arrived = {
         number: entry.arrived

@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs
 
 from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import InvalidError
-from wlc.farm.human_form import duration, format_bytes, longest_unit
+from wlc.farm.human_form import ago, duration, format_bytes, longest_unit, whole_seconds
 from wlc.tiers.standing import STATES
 from wlr.care.doctor import GOOD, VERDICT
 
@@ -156,23 +156,19 @@ def shown(value: object, made: datetime | None = None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        age = f" ({duration(_whole(made - value))} ago)" if made is not None and made >= value else ""
+        age = f" ({ago(value, made)})" if made is not None and made >= value else ""
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") + age
     if isinstance(value, timedelta):
         return format_age(value)
     if isinstance(value, Size):
         return format_bytes(value)
     if isinstance(value, Length):
-        return duration(_whole(timedelta(seconds=value)))
+        return duration(whole_seconds(timedelta(seconds=value)))
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
     return str(value)
-
-
-def _whole(length: timedelta) -> timedelta:
-    return timedelta(seconds=round(length.total_seconds()))
 
 
 def _size(count: int | None) -> Size | None:

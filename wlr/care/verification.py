@@ -20,7 +20,7 @@ from wlc.farm import typed_names
 from wlc.farm.database import describe_file
 from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import InvalidError, UnsupportedError
-from wlc.farm.human_form import Doing, ForPeople
+from wlc.farm.human_form import Doing, ForPeople, Progress
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
 from wlc.farm.typed_names import tables_meant
 from wlr.engine.adapters import target_at
@@ -30,7 +30,7 @@ from wlr.replay.request import replicate
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from wlc.farm.model import Layout
     from wlr.engine.contract import Scan
@@ -91,7 +91,7 @@ def verify(
     tables: Sequence[str] = (),
     locate: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Verified:
     """Read every row of a replica and compare what its tables hold with what the master's log says.
 

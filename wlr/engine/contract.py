@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.human_form import Doing
+from wlc.farm.human_form import Doing, Progress
 from wlc.farm.model import Digest
 from wlc.farm.typed_names import file_meant
 from wlr.replay.plan.failure import MEMORY_HINT, ContradictionError, StepError
@@ -452,7 +452,7 @@ class NewReplica:
     fetch: Callable[[DataFile], Path]
     release: Callable[[Path], None]
     folders: Sequence[Path] = ()
-    progress: Callable[[int, int, str], None] | None = None
+    progress: Progress | None = None
 
     @property
     def tables(self) -> list[SnapshotTable]:

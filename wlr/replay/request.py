@@ -34,10 +34,11 @@ from wlr.replay.workers import workers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.human_form import Progress
     from wlc.tiers.attachment import Attachment, Keepalive, Membership
     from wlr.engine.contract import Target
     from wlr.replay.plan.row_filters import RowFilters
@@ -58,7 +59,7 @@ def replicate(
     keepalive: Keepalive | None = None,
     rebase: bool = False,
     dry_run: bool = False,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
     **options: Unpack[ReplicaOptions],
 ) -> Replicated:
     """Make a replica from the newest suitable snapshot, or roll it forward from where it stands.
@@ -122,7 +123,7 @@ class _Job:
     asked: _Asked
     registers: bool
     is_dry_run: bool
-    progress: Callable[[int, int, str], None] | None
+    progress: Progress | None
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def run_through(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import newest_batches
 from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.human_form import Doing, ForPeople
+from wlc.farm.human_form import Doing, ForPeople, Progress
 from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
@@ -108,7 +108,7 @@ class Replay:
     stop: Stop
     registers: bool = False
     bulk: Bulk | None = None
-    progress: Callable[[int, int, str], None] | None = None
+    progress: Progress | None = None
     membership: Membership | None = None
     delay_s: float = 0.0
     identity: str = ""

@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-import wlc
 import wlr
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, InvalidError
@@ -26,14 +25,14 @@ from wlc.farm.version import __version__
 from wlc.tiers.listing import entry_of, not_read
 from wlr.care.report import published_per_hour
 from wlr.care.report_page import ListedDatabase, databases_page, report_page, require_packages, script
-from wlr.service.settings import MasterItem, SiteItem
+from wlr.service.settings import DatabasePlace, MasterItem, SiteItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from wlr.service.job_states import Board, WorkStanding
     from wlr.service.metrics import Exposition
-    from wlr.service.settings import ListedFarm, ServiceSettings
+    from wlr.service.settings import ServiceSettings
 
 
 # Whoever asks and does not read the answer does not keep a thread for ever.
@@ -168,32 +167,6 @@ class _Page:
     fresh_until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A database that an item of the file is about."""
-
-    database: str
-    farm: ListedFarm | None
-
-    @property
-    def where(self) -> dict[str, Any]:
-        farm = self.farm
-        return {"farm": farm.url if farm else None, "storage_options": (farm.options if farm else None) or None}
-
-    def page(self) -> str:
-        return report_page(wlr.report(self.database, **self.where), SCRIPT)
-
-    def listed(self, name: str) -> ListedDatabase:
-        href, options = f"/{quote(name)}", self.where["storage_options"]
-        try:
-            found = wlc.resolve(self.database, **self.where)
-            entry = entry_of(found.url, found.name, options=options)
-            counts = published_per_hour(found, utc_now())
-        except (FarmError, OSError) as error:
-            return ListedDatabase(name, href, not_read(name, "database", error))
-        return ListedDatabase(name, href, entry, counts)
-
-
 class Pages:
     """The pages, made when somebody asks and kept for some seconds.
 
@@ -211,7 +184,7 @@ class Pages:
     def change(self, settings: ServiceSettings) -> None:
         """Go on with other settings."""
         places = _places(settings)
-        self._pages = {name: _Page(place.page) for name, place in places.items()}
+        self._pages = {name: _Page(partial(_page_of, place)) for name, place in places.items()}
         self._list = _Page(partial(_list_of, places, self._board.failing))
 
     def answer(self, path: str) -> WebAnswer | None:
@@ -235,9 +208,9 @@ class Pages:
             return page.answer
 
 
-def _places(settings: ServiceSettings) -> dict[str, _Place]:
+def _places(settings: ServiceSettings) -> dict[str, DatabasePlace]:
     """Name every database that an item is about, once; a name that is taken gets the name of its farm before it."""
-    found: dict[str, _Place] = {}
+    found: dict[str, DatabasePlace] = {}
     places = set()
     for section, item in settings.items.items():
         farm = settings.farm_of(item.farm)
@@ -249,18 +222,33 @@ def _places(settings: ServiceSettings) -> dict[str, _Place]:
         else:
             database = getattr(item, "database", "") or getattr(item, "name", "")
             name = database.rstrip("/").rpartition("/")[2]
-            if (place := (database, farm.url if farm else "")) in places:
+            if (database, farm.url if farm else "") in places:
                 continue
-            places.add(place)
+            places.add((database, farm.url if farm else ""))
             name = name if name not in found else f"{item.farm}/{name}" if item.farm else section
-        found[name] = _Place(database, farm)
+        found[name] = DatabasePlace.of(database, farm)
     return found
 
 
-def _list_of(places: Mapping[str, _Place], failing: Callable[[], list[WorkStanding]]) -> str:
+def _page_of(place: DatabasePlace) -> str:
+    return report_page(wlr.report(place.database, **place.where), SCRIPT)
+
+
+def _listed(name: str, place: DatabasePlace) -> ListedDatabase:
+    href = f"/{quote(name)}"
+    try:
+        found = place.found()
+        entry = entry_of(found.url, found.name, options=place.options)
+        counts = published_per_hour(found, utc_now())
+    except (FarmError, OSError) as error:
+        return ListedDatabase(name, href, not_read(name, "database", error))
+    return ListedDatabase(name, href, entry, counts)
+
+
+def _list_of(places: Mapping[str, DatabasePlace], failing: Callable[[], list[WorkStanding]]) -> str:
     require_packages()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        entries = list(pool.map(lambda each: each[1].listed(each[0]), places.items()))
+        entries = list(pool.map(lambda each: _listed(*each), places.items()))
     return databases_page(entries, failing())
 
 

@@ -18,7 +18,16 @@ from wlr.care.findings import check_audit, check_drill, check_verified
 from wlr.care.replica_settings import place_read
 from wlr.service import metrics
 from wlr.service.job_states import Done, Observed, WorkStanding
-from wlr.service.settings import DatabaseItem, DerivedItem, FeedItem, MasterItem, RelayItem, ReplicaItem, SiteItem
+from wlr.service.settings import (
+    DatabaseItem,
+    DatabasePlace,
+    DerivedItem,
+    FeedItem,
+    MasterItem,
+    RelayItem,
+    ReplicaItem,
+    SiteItem,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -100,29 +109,6 @@ def facts_of(done: Any) -> Mapping[str, object]:
     return {name: value for name, value in asdict(done).items() if name == "tick" or value}
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A database as the functions of `wlc` and `wlr` are given it."""
-
-    database: str
-    farm: str | None
-    options: dict[str, object] | None
-
-    @classmethod
-    def of(cls, database: str, farm: ListedFarm | None) -> _Place:
-        return cls(database, farm.url if farm else None, (farm.options if farm else None) or None)
-
-    @property
-    def where(self) -> dict[str, Any]:
-        return {"farm": self.farm, "storage_options": self.options}
-
-    def url(self) -> str:
-        return wlc.resolve(self.database, **self.where).url
-
-    def beat_s(self) -> float:
-        return wlc.beat(self.database, **self.where)
-
-
 def _filters(item: ReplicaItem | DerivedItem) -> wlr.RowFilters | None:
     return wlr.row_filters(item.where, item.columns, item.mask, item.mask_key)
 
@@ -131,7 +117,7 @@ def _filters(item: ReplicaItem | DerivedItem) -> wlr.RowFilters | None:
 
 
 def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
-    place, given = _Place.of(item.database, farm), (item, farm)
+    place, given = DatabasePlace.of(item.database, farm), (item, farm)
     keepalive = wlc.Keepalive()
 
     def follow(turn: Turn) -> Done:
@@ -184,7 +170,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
 
 
 def _of_feed(name: str, item: FeedItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
-    place = _Place.of(item.database, farm)
+    place = DatabasePlace.of(item.database, farm)
     keepalive = wlc.Keepalive()
 
     def follow(turn: Turn) -> Done:
@@ -214,7 +200,7 @@ def _of_feed(name: str, item: FeedItem, farm: ListedFarm | None, _: ServiceSetti
 
 
 def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: ServiceSettings) -> list[Work]:
-    place, to = _Place.of(item.database, farm), settings.farms.get(item.to)
+    place, to = DatabasePlace.of(item.database, farm), settings.farms.get(item.to)
     given = (item, farm, to)
     target, target_options = (to.url, to.options or None) if to else (item.to, None)
     # Only who chooses where to read has to say that it is there.
@@ -238,7 +224,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
         return _pruned(wlc.prune(copy(), needs_policy=True, storage_options=target_options))
 
     def copy() -> str:
-        return wlc.resolve(wlc.resolve(place.database, **place.where).name, target, storage_options=target_options).url
+        return wlc.resolve(place.found().name, target, storage_options=target_options).url
 
     works = [
         Work(
@@ -256,7 +242,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
 
 
 def _of_derived(name: str, item: DerivedItem, farm: ListedFarm | None, settings: ServiceSettings) -> list[Work]:
-    place, to = _Place.of(item.database, farm), settings.farms[item.to]
+    place, to = DatabasePlace.of(item.database, farm), settings.farms[item.to]
     target = join_url(to.url, item.name)
 
     def follow(turn: Turn) -> Done:
@@ -318,7 +304,7 @@ def _of_site(name: str, item: SiteItem, farm: ListedFarm | None, _: ServiceSetti
 
 def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
     assert farm is not None, "the reader of the file refuses a database without a farm"
-    place, given = _Place.of(item.name, farm), (item, farm)
+    place, given = DatabasePlace.of(item.name, farm), (item, farm)
 
     def snapshot(turn: Turn) -> Done:
         taken = wlr.snapshot_from_log(place.database, progress=turn.progress, **place.where)
@@ -355,7 +341,7 @@ def _pruned(gone: Any) -> Done:
     return Done(facts=counts if any(counts.values()) else {})
 
 
-def _apply_policy(item: DatabaseItem, place: _Place, _: Turn) -> Done:
+def _apply_policy(item: DatabaseItem, place: DatabasePlace, _: Turn) -> Done:
     """Let the farm hold what the file says of retention and beat; what it does not say stays as it is."""
     found = wlc.retention(place.database, **place.where).policy or wlc.KeepPolicy()
     wanted = {
@@ -375,7 +361,7 @@ def _apply_policy(item: DatabaseItem, place: _Place, _: Turn) -> Done:
     if item.beat is not None and place.beat_s() != item.beat:
         wlc.beat(place.database, item.beat, **place.where)
         changed["beat"] = item.beat
-    health = read_health(wlc.resolve(place.database, **place.where))
+    health = read_health(place.found())
     named = {"expect_every": item.expect_every, "sign_every": item.sign_every}
     ages: dict[str, Any] = {name: age for name, age in named.items() if age not in (None, getattr(health, name))}
     if ages:

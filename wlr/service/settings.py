@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
+import wlc
 from wlc.tiers.options import RelayOptions
 from wlr.reading.feeds.options import FeedOptions
 from wlr.replay.options import ReplicaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from wlc.farm.database import FarmDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,48 @@ class ListedFarm:
             "allow_unencrypted": self.allow_unencrypted or None,
         }
         return {**self.storage_options, **{name: value for name, value in files.items() if value is not None}}
+
+
+class FarmArguments(TypedDict):
+    """The farm of a database, as the functions of `wlc` and `wlr` are given it."""
+
+    farm: str | None
+    storage_options: dict[str, object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePlace:
+    """A database as the functions of `wlc` and `wlr` are given it."""
+
+    database: str
+    farm: str | None
+    options: dict[str, object] | None
+
+    @classmethod
+    def of(cls, database: str, farm: ListedFarm | None) -> DatabasePlace:
+        """Return the place of a database in a farm of the file, or of one that names its farm."""
+        return cls(database, farm.url if farm else None, (farm.options if farm else None) or None)
+
+    @property
+    def where(self) -> FarmArguments:
+        """The farm and its options."""
+        return {"farm": self.farm, "storage_options": self.options}
+
+    def found(self) -> FarmDatabase:
+        """Return the database.
+
+        Raises:
+            InvalidError: There is none.
+        """
+        return wlc.resolve(self.database, **self.where)
+
+    def url(self) -> str:
+        """Return the URL of its folder."""
+        return self.found().url
+
+    def beat_s(self) -> float:
+        """Return its beat, seconds."""
+        return wlc.beat(self.database, **self.where)
 
 
 @dataclass(frozen=True, slots=True)

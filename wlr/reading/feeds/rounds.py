@@ -15,7 +15,7 @@ from wlc.farm import paths
 from wlc.farm.addresses import without_password
 from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
-from wlc.farm.human_form import ForPeople, parse_bytes
+from wlc.farm.human_form import ForPeople, Progress, parse_bytes
 from wlc.farm.lease import Lease
 from wlc.farm.parameters import command_words, takes
 from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
@@ -31,7 +31,7 @@ from wlr.replay.plan.patterns import described
 from wlr.replay.registration import with_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -80,7 +80,7 @@ def feed(
     keepalive: Keepalive | None = None,
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
     **options: Unpack[FeedOptions],
 ) -> Fed:
     """Write what changed in some tables since the last round, in the order of the log.
@@ -178,7 +178,7 @@ class _Wanted:
     bytes_max: int
     drops: bool
     name: str | None
-    progress: Callable[[int, int, str], None] | None
+    progress: Progress | None
     command: tuple[str, ...] = ()
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FencedError
-from wlc.farm.human_form import Doing
+from wlc.farm.human_form import Doing, Progress
 from wlc.farm.store import ConflictError
 from wlr.reading.feeds.formats import Gap
 from wlr.reading.feeds.log_source import FeedReached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from wlc.farm.versioned import VersionedObject
     from wlr.reading.feeds.contract import OpenOutput
@@ -69,7 +69,7 @@ class FeedRun:
     output: OpenOutput
     bytes_max: int
     drops: bool = False
-    progress: Callable[[int, int, str], None] | None = None
+    progress: Progress | None = None
     end: int = 0
     records: int = 0
     bytes: int = 0

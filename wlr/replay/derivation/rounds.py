@@ -16,7 +16,7 @@ import wlc
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
-from wlc.farm.human_form import ForPeople
+from wlc.farm.human_form import ForPeople, Progress
 from wlc.farm.model import Digest, Origin, Position
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.read_ahead import Fetcher
@@ -40,7 +40,7 @@ from wlr.replay.plan.patterns import listed
 from wlr.replay.run import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -87,7 +87,7 @@ def derive(
     anew: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Derived:
     """Publish what passes of a farm database as another one, which has a log of its own; once, up to the present end.
 
@@ -147,7 +147,7 @@ class _Deriving:
     place: FarmDatabase
     shown: str
     name: str
-    progress: Callable[[int, int, str], None] | None
+    progress: Progress | None
     _snapshot: int | None = None
     _transactions: int = 0
     _rows: int = 0
