@@ -111,10 +111,9 @@ def master(
 
     if print_sql:
         return Value("sql", wlc.preparation(source))
-    if not yes:
-        _agree_to_identity(source, tables or ())
+    _agree_to_identity(source, tables or (), is_agreed=yes)
     given = {"farm": farm, "name": name, "logs": logs, "beat": beat, "site": site, "mesh": mesh or None}
-    with working("making the first snapshot"), _creating_as(given):
+    with working("making the first snapshot") as progress, _creating_as(given):
         return record(
             wlc.master(
                 source,
@@ -128,6 +127,7 @@ def master(
                 site=site,
                 mesh=mesh,
                 storage_options=storage_options(storage_option),
+                progress=progress,
             )
         )
 
@@ -149,11 +149,11 @@ def _creating_as(given: Mapping[str, object]) -> Iterator[None]:
         raise
 
 
-def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:
+def _agree_to_identity(source: str, patterns: Sequence[str], *, is_agreed: bool) -> None:
     """Ask for permission if tables must be changed."""
     import wlc
 
-    needing = wlc.tables_to_change(source, patterns)
+    needing = () if is_agreed else wlc.tables_to_change(source, patterns)
     if not needing:
         return
     listed = ", ".join(map(str, needing))

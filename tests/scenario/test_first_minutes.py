@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 import cli.wlc
@@ -201,3 +202,13 @@ def test_a_path_with_letters_that_urls_and_patterns_use(farm: Path, copy: str) -
     right("wlc sql sales.duckdb 'INSERT INTO orders VALUES (2)'")
     right(f"wlr replicate --into {into}")
     right(f"wlr verify {into}")
+
+
+def test_the_first_snapshot_says_how_far_it_is(folder: Path) -> None:
+    with duckdb.connect("shop.duckdb") as connection:
+        connection.execute("CREATE TABLE a AS SELECT 1 AS x; CREATE TABLE b AS SELECT 2 AS x")
+    heard: list[tuple[int, int]] = []
+    wlc.master("shop.duckdb", farm="farm", progress=lambda done, total, _: heard.append((done, total)))
+    assert {total for _, total in heard} == {2}
+    assert {done for done, _ in heard} >= {0, 1}
+    assert heard == sorted(heard)

@@ -153,7 +153,7 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
     source.install(state)
     _take_over(place, present, state, end)
     if present is not None or source.has_objects():
-        source.take_snapshot(database, is_first=True)
+        source.take_snapshot(database, is_first=True, progress=wish.progress)
     state = source.require_state()
     if wish.membership is not None:
         began = max((time for time in (state.began, wish.membership.not_before) if time), default=None)

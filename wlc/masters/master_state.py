@@ -22,6 +22,7 @@ from wlc.farm.store.options import recalled, remembered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wlc.farm.human_form import Progress
     from wlc.farm.model import Batch
     from wlc.multi_master.circle import Circle
     from wlc.multi_master.circle_place import SiteState
@@ -171,6 +172,7 @@ class Wish:
     Attributes:
         is_moved: The source takes the place of the master of which it is a copy.
         membership: What it becomes among several masters; None if it is the only one.
+        progress: Hears how far the first snapshot is.
     """
 
     farm: str | None = None
@@ -180,6 +182,7 @@ class Wish:
     is_moved: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     membership: SiteMembership | None = None
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)

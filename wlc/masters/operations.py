@@ -51,6 +51,7 @@ def master(
     site: str | None = None,
     mesh: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> MasterStatus:
     """Make a database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
 
@@ -69,6 +70,7 @@ def master(
         site: Name of the first of several sites, which the database becomes; a master that runs becomes it, too.
         mesh: Each site reads all others, instead of all reading only the primary; to be said before another one joins.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
+        progress: Called with tables of the first snapshot copied, tables in all, and what is being done.
 
     Raises:
         InvalidError: No such database, a bad name or beat, or it is a master already.
@@ -86,6 +88,7 @@ def master(
             beat_s=beat_s,
             is_moved=moved,
             storage_options=storage_options or {},
+            progress=progress,
         )
         if site is not None or (found.state is not None and found.state.site is not None):
             database = found.require_site().claim(wish, site, is_mesh=mesh)
