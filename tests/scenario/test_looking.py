@@ -19,9 +19,9 @@ from cli.wlr import app as wlr_app
 from tests.fault.processes import program
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.registry import this_host
-from wlr.service import metrics
 from wlr.service.http_server import health
 from wlr.service.job_states import Board, WorkStanding
+from wlr.service.jobs import observe_database
 from wlr.service.metrics import Exposition
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def test_all_who_ask_tell_a_dead_writer_from_one_that_closed(
     def seen() -> str:
         """What each of those who ask says of the state."""
         board = Board()
-        observed = metrics.database(lambda: url, None, WorkStanding("databases.sales", "policy"))
+        observed = observe_database(lambda: url, None, WorkStanding("databases.sales", "policy"))
         board.change(("databases.sales", "policy"), lambda standing: replace(standing, observed=observed))
         code = run_app(app, "wlc", ["list", "--check", "--json"])
         ((listed,), (of_farm,)) = json.loads(capsys.readouterr().out), wlr.examine()[2:]

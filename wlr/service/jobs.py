@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import wlc
@@ -14,9 +16,10 @@ from wlc.farm.config import BEAT_S
 from wlc.farm.errors import InvalidError
 from wlc.farm.health import read_health
 from wlc.farm.store import join_url
+from wlc.tiers.listing import entry_of
 from wlr.care.findings import check_audit, check_drill, check_verified
 from wlr.care.replica_settings import place_read
-from wlr.service import metrics
+from wlr.care.replica_status import lag
 from wlr.service.job_states import Done, Observed, WorkStanding
 from wlr.service.settings import (
     DatabaseItem,
@@ -95,6 +98,51 @@ class Work:
         return self.item, self.name
 
 
+def observe_reader(
+    url: Callable[[], str], options: Mapping[str, Any] | None, into: str, standing: WorkStanding
+) -> Observed:
+    """Look at how far a replica, feed or relay is behind the farm, whether or not its rounds go well.
+
+    Args:
+        url: Folder of the database in the farm.
+        options: Options of the farm's file system.
+        into: Where the replica is.
+        standing: Where it stands.
+    """
+    free = _free_bytes(into)
+    if standing.tick is None:
+        return Observed(free_bytes=free)
+    lag_s, lag_transactions = lag(url(), standing.tick, standing.clock, options)
+    return Observed(lag_s, lag_transactions, free_bytes=free)
+
+
+def observe_master(source: str, options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
+    """Look at what a master has not published, and what its server keeps for that."""
+    found = wlc.status(source, storage_options=options)
+    free = _free_bytes(found.farm)
+    return Observed(None, None, found.unpublished, found.retained_bytes, free, found.tick)
+
+
+def observe_site(source: str, _: WorkStanding) -> Observed:
+    """Look at the disk of a site's file; only a round opens the file."""
+    return Observed(free_bytes=_free_bytes(source))
+
+
+def observe_database(url: Callable[[], str], options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
+    """Look at a database of a farm."""
+    place = url()
+    entry = entry_of(place, place.rpartition("/")[2], options=options)
+    return Observed(free_bytes=_free_bytes(place), tick=entry.tick, entry=entry)
+
+
+def _free_bytes(place: str) -> int | None:
+    """Return the free space of the disk that holds a local path; None for anything else."""
+    if "://" in place:
+        return None
+    folder = next((each for each in (Path(place), *Path(place).absolute().parents) if each.is_dir()), None)
+    return shutil.disk_usage(folder).free if folder else None
+
+
 def works_of(settings: ServiceSettings) -> list[Work]:
     """Return everything that a file wants done, in its order."""
     found = []
@@ -155,7 +203,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
             *(name, FOLLOW, given, follow),
             beat_s=lambda: wlr.beat(item.into, storage_options=place.options),
             reads=reads,
-            observe=partial(metrics.reader, place.url, place.options, item.into),
+            observe=partial(observe_reader, place.url, place.options, item.into),
             keepalive=keepalive,
         )
     ]
@@ -187,7 +235,7 @@ def _of_feed(name: str, item: FeedItem, farm: ListedFarm | None, _: ServiceSetti
         facts = facts_of(done) if done.records or done.dropped else {}
         return Done(done.tick, done.clock, 0, done.records, done.bytes, facts)
 
-    observe = partial(metrics.reader, place.url, place.options, item.to)
+    observe = partial(observe_reader, place.url, place.options, item.to)
     return [
         Work(
             *(name, FOLLOW, (item, farm), follow),
@@ -232,7 +280,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
             # The relay knows the beat, and is there when the farm is away.
             beat_s=lambda: wlc.beat(copy(), storage_options=target_options),
             reads=place.url,
-            observe=partial(metrics.reader, place.url, place.options, target),
+            observe=partial(observe_reader, place.url, place.options, target),
             keepalive=keepalive,
         )
     ]
@@ -258,7 +306,7 @@ def _of_derived(name: str, item: DerivedItem, farm: ListedFarm | None, settings:
         facts = facts_of(done) if done.batches else {}
         return Done(done.tick, done.clock, done.transactions, done.rows, 0, facts)
 
-    observe = partial(metrics.reader, place.url, place.options, target)
+    observe = partial(observe_reader, place.url, place.options, target)
     return [Work(name, FOLLOW, (item, farm, to), follow, beat_s=place.beat_s, reads=place.url, observe=observe)]
 
 
@@ -275,7 +323,7 @@ def _of_master(name: str, item: MasterItem, farm: ListedFarm | None, _: ServiceS
         wlc.run(item.source, is_stopped=turn.is_stopped, each=each, storage_options=options)
         return Done()
 
-    observe = partial(metrics.master, item.source, options)
+    observe = partial(observe_master, item.source, options)
     # A round ends only when the service does, or with an error.
     return [Work(name, PUBLISH, (item, farm), publish, beat_s=lambda: 0.0, observe=observe)]
 
@@ -298,7 +346,7 @@ def _of_site(name: str, item: SiteItem, farm: ListedFarm | None, _: ServiceSetti
     def beat_s() -> float:
         return wlc.beat(item.source, storage_options=options)
 
-    observe = partial(metrics.site, item.source)
+    observe = partial(observe_site, item.source)
     return [Work(name, TAKE, (item, farm), take, beat_s=beat_s, observe=observe)]
 
 
@@ -323,7 +371,7 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
         check_drill(done, item.name)
         return Done(facts=facts_of(done))
 
-    observe = partial(metrics.database, place.url, place.options)
+    observe = partial(observe_database, place.url, place.options)
     works = [Work(name, POLICY, given, partial(_apply_policy, item, place), is_once=True, observe=observe)]
     if item.snapshot_from_log_every:
         works.append(Work(name, SNAPSHOT, given, snapshot, item.snapshot_from_log_every, follows=(POLICY,)))

@@ -1,29 +1,14 @@
-"""Metrics of the service for Prometheus, as text: the one place that knows its client library.
-
-What the service looks at beside its rounds: lag, what waits to be published, free space.
-"""
+"""Metrics of the service for Prometheus, as text: the one place that knows its client library."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import wlc
 from wlc.farm.errors import InvalidError
 from wlc.farm.version import __version__
-from wlc.tiers.listing import entry_of
 from wlc.tiers.standing import STATES
-from wlr.care.replica_status import lag
-from wlr.service.job_states import FAILURE_CLASSES, Observed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from wlr.service.job_states import WorkStanding
-
+from wlr.service.job_states import FAILURE_CLASSES
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
@@ -33,6 +18,8 @@ except ImportError as error:  # pragma: no cover - tests have it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+    from pathlib import Path
 
     from prometheus_client.core import Metric
 
@@ -149,46 +136,3 @@ class Exposition:
             half.replace(file)
         finally:
             half.unlink(missing_ok=True)
-
-
-def reader(url: Callable[[], str], options: Mapping[str, Any] | None, into: str, standing: WorkStanding) -> Observed:
-    """Look at how far a replica, feed or relay is behind the farm, whether or not its rounds go well.
-
-    Args:
-        url: Folder of the database in the farm.
-        options: Options of the farm's file system.
-        into: Where the replica is.
-        standing: Where it stands.
-    """
-    free = free_bytes(into)
-    if standing.tick is None:
-        return Observed(free_bytes=free)
-    lag_s, lag_transactions = lag(url(), standing.tick, standing.clock, options)
-    return Observed(lag_s, lag_transactions, free_bytes=free)
-
-
-def master(source: str, options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
-    """Look at what a master has not published, and what its server keeps for that."""
-    found = wlc.status(source, storage_options=options)
-    free = free_bytes(found.farm)
-    return Observed(None, None, found.unpublished, found.retained_bytes, free, found.tick)
-
-
-def site(source: str, _: WorkStanding) -> Observed:
-    """Look at the disk of a site's file; only a round opens the file."""
-    return Observed(free_bytes=free_bytes(source))
-
-
-def database(url: Callable[[], str], options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
-    """Look at a database of a farm."""
-    place = url()
-    entry = entry_of(place, place.rpartition("/")[2], options=options)
-    return Observed(free_bytes=free_bytes(place), tick=entry.tick, entry=entry)
-
-
-def free_bytes(place: str) -> int | None:
-    """Return the free space of the disk that holds a local path; None for anything else."""
-    if "://" in place:
-        return None
-    folder = next((each for each in (Path(place), *Path(place).absolute().parents) if each.is_dir()), None)
-    return shutil.disk_usage(folder).free if folder else None

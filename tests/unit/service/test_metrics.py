@@ -163,3 +163,12 @@ def test_systemd_hears_through_its_socket(tmp_path: Path) -> None:
         assert systemd.recv(100) == b"STOPPING=1"
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send("READY=1")
     Notifier({}).send("READY=1")
+
+
+def test_a_service_without_metrics_needs_no_package_for_them() -> None:
+    blocked = "import sys; sys.modules['prometheus_client'] = None; "
+    subprocess.run([sys.executable, "-c", f"{blocked}import wlr.service.supervisor, wlr.service.jobs"], check=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", f"{blocked}import wlr.service.metrics"], capture_output=True, text=True, check=False
+    )
+    assert "metrics need a package that is not installed" in asked.stderr
