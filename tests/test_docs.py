@@ -138,14 +138,6 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     )
 
 
-def test_words_mean_the_same_in_readme_and_on_the_site() -> None:
-    readme, site = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
-    table = readme.partition("## Concepts")[2].partition("## ")[0]
-    words = re.findall(r"^\| .* \|$", table, re.MULTILINE)
-    assert len(words) > 10
-    assert words == re.findall(r"^\| .* \|$", site.partition("## Words")[2], re.MULTILINE)
-
-
 def test_messages_in_troubleshooting_are_those_of_the_programs() -> None:
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     source = "\n".join(

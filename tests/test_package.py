@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.metadata
 import os
 import re
@@ -127,6 +128,16 @@ def test_quickstart(installed, tmp_path) -> None:
     work = re.search(r"The files are in (\S+)$", told.strip())
     assert work
     assert (Path(work[1]) / "recovered.duckdb").is_file()
+
+
+def test_the_recording_of_the_readme_can_be_made_again(installed, tmp_path) -> None:
+    """`contrib/record_terminal.py` types into a real terminal; the picture of README shows the same commands."""
+    path, made = f"{installed}:{os.environ['PATH']}", tmp_path / "made.svg"
+    typed = run(sys.executable, ROOT / "contrib/record_terminal.py", made, folder=tmp_path, PATH=path).splitlines()
+    assert len(typed) >= 5
+    for picture in (made, ROOT / "docs/recording.svg"):
+        text = picture.read_text(encoding="utf-8")
+        assert [line for line in typed if f">$ {html.escape(line)}<" not in text] == []
 
 
 def test_an_installation_without_extras_has_what_spark_needs(tmp_path) -> None:
