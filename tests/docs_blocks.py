@@ -131,7 +131,7 @@ class Shell:
         if block.language == "ini":
             variables = re.findall(r"^Environment=(.*)$", text, re.MULTILINE)
             text = "\n".join(f"{' '.join(variables)} {line}" for line in re.findall(r"^ExecStart=(.*)$", text, re.M))
-        return "".join(self._line(line) for line in text.splitlines())
+        return "".join(map(self._line, lines_of(text)))
 
     def _python(self, code: str) -> str:
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -200,6 +200,17 @@ def _check_test(arguments: list[str]) -> None:
     for name in named:
         path = ROOT / (name if "/" in name else f"{name.replace('.', '/')}.py")
         assert path.exists() or path.with_suffix("").is_dir(), name
+
+
+def lines_of(text: str) -> list[str]:
+    """Split what is typed into commands: text in double quotes may go on in the next line."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if lines and len(re.findall(r'(?<!\\)"', lines[-1].partition(" # ")[0])) % 2:
+            lines[-1] += f"\n{line}"
+        else:
+            lines.append(line)
+    return lines
 
 
 def resembles(shown: str, printed: str) -> bool:
