@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from wlc.farm.addresses import refuse_connection_string
-from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.errors import HINT, FarmError, InvalidError
 from wlc.farm.version import __version__
 
 from .interruption import has_ended, interruptible, is_silent, note_reported, received
@@ -205,7 +205,8 @@ def explain(error: BaseException, *, verbose: bool = False) -> int:
     if message:
         print(_label("error:", _RED), printable(message), file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
-        print(printable(f"also: {note}"), file=sys.stderr)
+        if not note.startswith(HINT):
+            print(printable(f"also: {note}"), file=sys.stderr)
     if hint:
         print(_label("hint:", _BOLD), printable(hint), file=sys.stderr)
     return code

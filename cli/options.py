@@ -150,11 +150,6 @@ def _put(options: dict[str, object], path: list[str], value: object) -> None:
     options[path[-1]] = value
 
 
-def tick_or_time(text: str | None) -> int | str | None:
-    """Read a tick as a number; anything else is a time."""
-    return int(text) if text is not None and text.strip().isdecimal() else text
-
-
 def two_ticks(text: str) -> tuple[int, int]:
     """Read `A:B` as two ticks, in any order.
 

@@ -29,7 +29,6 @@ from .options import (
     flat_options,
     storage_options,
     takes,
-    tick_or_time,
     two_ticks,
     typed,
 )
@@ -251,7 +250,7 @@ def changes(
 ) -> Iterator[Report]:
     """Write which rows transactions removed from a table and added to it, in the order of the log."""
     options = storage_options(storage_option)
-    request = ChangesRequest(db, table, tick_or_time(since), tick_or_time(until), snapshot, format, out, follow)
+    request = ChangesRequest(db, table, since, until, snapshot, format, out, follow)
     with request.opened(farm, options) as write_round:
         yield from in_rounds(
             write_round,

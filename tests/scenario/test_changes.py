@@ -115,7 +115,7 @@ def test_columns_are_those_of_the_end_of_the_range(farm: HandmadeFarm) -> None:
 def test_mistakes_are_refused_before_the_first_batch(farm: HandmadeFarm) -> None:
     for arguments, said, hint in (
         ({"since": 9}, "since: tick 9 is not published: the farm's last one is 4", "--since 4 (since=4)"),
-        ({"until": -1}, "until: tick -1 is not published", "--until 4 (until=4)"),
+        ({"until": -1}, "until: -1 is not a tick", "until=0"),
         ({"table": "tt"}, "there is no table tt", "Did you mean main.t?"),
     ):
         with pytest.raises(wlr.InvalidError, match=said) as refused:

@@ -147,7 +147,7 @@ def refusals(source: Path) -> list[tuple[dict[str, Any], str, str]]:
         ({"tick": 12}, r"tick 12 is not published: the farm's last one is 11", r"--tick 11\b"),
         ({"tick": 10**9}, r"tick 1000000000 is not published", r"--tick 11\b"),
         ({"until": clock + timedelta(days=1)}, r"future", "--until"),
-        ({"tick": -1}, r"tick -1", "Ticks are"),
+        ({"tick": -1}, r"tick: -1 is not a tick", "tick=0"),
         ({"tick": 8, "until": clock}, r"exclude each other", "one of them"),
         ({"until": "yesterdayish"}, r"yesterdayish", ""),
         ({"tables": ["log"]}, r"all tables", "another replica"),

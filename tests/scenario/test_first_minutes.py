@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
 import shlex
+from datetime import date
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -12,6 +15,7 @@ import pytest
 import cli.wlc
 import cli.wlr
 import wlc
+import wlr
 from cli.command import run_app
 from wlc.farm.errors import InvalidError
 
@@ -212,3 +216,75 @@ def test_the_first_snapshot_says_how_far_it_is(folder: Path) -> None:
     assert {total for _, total in heard} == {2}
     assert {done for done, _ in heard} >= {0, 1}
     assert heard == sorted(heard)
+
+
+# Ticks and times as programs give them.
+
+MOMENTS = {
+    "wlc.exceptions": {"since"},
+    "wlc.prune": {"reach"},
+    "wlc.tag": {"tick"},
+    "wlr.attach": {"tick"},
+    "wlr.changes": {"since", "until"},
+    "wlr.diff": {"first", "last"},
+    "wlr.differing_rows": {"first", "last"},
+    "wlr.drill": {"tick"},
+    "wlr.feed": {"start"},
+    "wlr.files": {"tick"},
+    "wlr.read": {"tick", "until"},
+    "wlr.replicate": {"tick", "until"},
+    "wlr.report": {"since"},
+    "wlr.retry": {"tick"},
+    "wlr.undo": {"first", "last"},
+}
+# What a call needs beside the moment.
+NEEDED: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
+    "wlc.exceptions": (("sales",), {}),
+    "wlc.prune": (("sales",), {"dry_run": True}),
+    "wlc.tag": (("sales", "t"), {}),
+    "wlr.attach": (("lake", "v.duckdb"), {}),
+    "wlr.changes": (("sales", "orders"), {}),
+    "wlr.diff": (("sales",), {"first": 1, "last": 1}),
+    "wlr.differing_rows": (("sales",), {"table": "orders", "first": 1, "last": 1}),
+    "wlr.drill": (("sales",), {}),
+    "wlr.feed": (("sales",), {"to": "out.jsonl", "name": "f"}),
+    "wlr.files": (("lake", "orders"), {}),
+    "wlr.read": (("sales", "orders"), {}),
+    "wlr.replicate": (("sales",), {"into": "at.duckdb"}),
+    "wlr.report": (("sales",), {}),
+    "wlr.retry": (("copy.duckdb",), {}),
+    "wlr.undo": (("sales.duckdb",), {"first": 2, "dry_run": True}),
+}
+
+
+def test_the_table_of_moments_has_all() -> None:
+    words = {"tick", "until", "since", "first", "last", "start", "reach"}
+    found: dict[str, set[str]] = {}
+    for module in (wlc, wlr):
+        for name in module.__all__:
+            if inspect.isfunction(function := getattr(module, name)):
+                for parameter in inspect.signature(function).parameters.values():
+                    if parameter.name in words and re.search("int|date", str(parameter.annotation)):
+                        found.setdefault(f"{module.__name__}.{name}", set()).add(parameter.name)
+    assert found == MOMENTS
+
+
+@pytest.mark.parametrize("given", ["2", 2, 2.5, "soon", date(2001, 1, 1), b"2"])
+def test_a_moment_works_or_is_invalid(farm: Path, given: object) -> None:
+    """Never another error, whatever a program gives."""
+    wlr.replicate("sales", into="lake/")
+    for function, parameters in MOMENTS.items():
+        for parameter in parameters:
+            arguments, options = NEEDED[function]
+            module, _, name = function.partition(".")
+            with contextlib.suppress(wlr.InvalidError, wlr.ExpiredError, wlr.UnsupportedError):
+                result = getattr({"wlc": wlc, "wlr": wlr}[module], name)(*arguments, **{**options, parameter: given})
+                assert not isinstance(given, (float, bytes)), function
+                list(result) if name == "changes" else None
+
+
+def test_a_difference_between_times_is_that_of_their_ticks(farm: Path) -> None:
+    right('wlc sql sales.duckdb "INSERT INTO orders VALUES (2), (3)"')
+    (found,) = wlr.diff("sales", 1, "3")
+    assert (found.table, found.added) == ("main.orders", 3)
+    assert wlr.diff("sales", date(2001, 1, 1), "now") == wlr.diff("sales", 0, 3)

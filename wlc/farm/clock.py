@@ -1,15 +1,17 @@
-"""Time: now, as text in the farm, and as people type it."""
+"""Time: now, as text in the farm, and as people type it; and ticks, which stand where a time can."""
 
 from __future__ import annotations
 
+import operator
 import re
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, overload
 
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _EXAMPLES = (
     "for example 9:00, 'yesterday 14:30', monday, 2026-11-20, '2026-11-20 14:30 Europe/Berlin',"
@@ -84,7 +86,7 @@ def read_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def parse_until(given: str | datetime, now: datetime | None = None) -> datetime:
+def parse_until(given: str | date, now: datetime | None = None) -> datetime:
     """Read a time as `parse_time` does, that up to which something counts.
 
     A text with seconds and without their fraction means the end of that second: times are shown so.
@@ -94,14 +96,46 @@ def parse_until(given: str | datetime, now: datetime | None = None) -> datetime:
     return moment.replace(microsecond=999_999) if is_second else moment
 
 
-def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
+@overload
+def parse_tick(given: int | str, option: str = "tick") -> int: ...
+@overload
+def parse_tick(given: int | str | None, option: str = "tick") -> int | None: ...
+def parse_tick(given: int | str | None, option: str = "tick") -> int | None:
+    """Read the number of a transaction that a program gives, or digits; None stays None.
+
+    Args:
+        given: The number; one of NumPy is one, too.
+        option: The parameter, for the message.
+
+    Raises:
+        InvalidError: It is not a whole number from 0 on.
+    """
+    if given is None:
+        return None
+    with suppress(TypeError, ValueError):
+        tick = int(given) if isinstance(given, str) else operator.index(given)
+        if tick >= 0 and not isinstance(given, bool):
+            return tick
+    raise InvalidError(f"{option}: {given!r} is not a tick", hint=f"A tick is a number from 0 on: {option}=0.")
+
+
+def parse_moment(
+    given: int | str | date, option: str, parse: Callable[[str | date], datetime] = parse_until
+) -> int | datetime:
+    """Read a tick as `parse_tick` does; anything that is no number and no digits is a time, read by `parse`."""
+    if isinstance(given, date) or (isinstance(given, str) and not given.strip().isdecimal()):
+        return parse(given)
+    return parse_tick(given, option)
+
+
+def parse_time(given: str | date, now: datetime | None = None) -> datetime:
     """Read a time as people type it, or as a program gives it.
 
     Args:
-        given: An ISO date or time, `now`, a distance from now such as `-2h`, `2 hours ago` or `in 10m`, or a time of
-            the day, which is today's, or that of `yesterday`, or of a day of the week: the last one before today. The
-            name of a time zone may follow a date or a time; without a zone it is local time. A day alone is its first
-            moment.
+        given: A date or time. As text: an ISO date or time, `now`, a distance from now such as `-2h`, `2 hours ago` or
+            `in 10m`, or a time of the day, which is today's, or that of `yesterday`, or of a day of the week: the last
+            one before today. The name of a time zone may follow a date or a time; without a zone it is local time. A
+            day alone is its first moment.
         now: What `now` and distances refer to; the machine's clock when omitted.
 
     Returns:
@@ -110,8 +144,10 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
     Raises:
         InvalidError: The text is not a time; the message shows the valid forms.
     """
-    if isinstance(given, datetime):
-        return _utc(given)
+    if isinstance(given, date):
+        return _utc(given if isinstance(given, datetime) else datetime.combine(given, datetime.min.time()))
+    if not isinstance(given, str):
+        raise InvalidError(f"{given!r} is not a time", hint=f"Give a date, a datetime or a text, {_EXAMPLES}.")
     wanted = given.strip()
     try:
         if wanted.lower() == "now":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,33 @@ class AtTick(Protocol):
 
     @property
     def tick(self) -> int: ...
+
+
+HINT = "hint: "
+# Options whose parameter has another name.
+PARAMETERS = {
+    "class": "class_name",
+    "from": "start",
+    "limit-rate": "rate",
+    "open": "open_tables",
+    "master": "spark_master",
+}
+_COMMAND = re.compile(r"(\bwl[cr] [^;]*)")
+_OPTION = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^-\s,;.()](?:[^\s,;()]*[^\s,;.()])?))?")
+
+
+def in_python(hint: str) -> str:
+    """Write a hint as a program follows it: `--tick 5` becomes `tick=5`; a command stays one for the shell."""
+    parts = _COMMAND.split(hint)
+    return "".join(
+        f"in a shell: {part}" if place % 2 else _OPTION.sub(_argument, part) for place, part in enumerate(parts)
+    )
+
+
+def _argument(option: re.Match[str]) -> str:
+    name = PARAMETERS.get(option[1], option[1].replace("-", "_"))
+    value = option[2]
+    return f"{name}={value if value.isdecimal() or value.isupper() else repr(value)}" if value else name
 
 
 class FarmError(Exception):
@@ -43,9 +71,21 @@ class FarmError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
+        self._hint: str | None = None
         self.hint = hint
         self.path = path
         self.position = position
+
+    @property
+    def hint(self) -> str | None:
+        """The next command to type, or what to change; a traceback shows it as a note, in words of Python."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str | None) -> None:
+        notes = [note for note in getattr(self, "__notes__", ()) if not note.startswith(HINT)]
+        self.__notes__ = [HINT + in_python(hint), *notes] if hint else notes
+        self._hint = hint
 
 
 class UnavailableError(FarmError):

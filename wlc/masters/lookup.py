@@ -178,8 +178,8 @@ def beat(
         change_health(database, lambda health: replace(health, **changed))
     if beat_s is None:
         return database.config().beat_s
-    parse_beat(str(beat_s))
+    beat_s = parse_beat(str(beat_s))
     if adapters.is_source(db):
         with adapters.opened(db) as source:
-            source.remember(replace(source.require_state(), beat_s=float(beat_s)))
+            source.remember(replace(source.require_state(), beat_s=beat_s))
     return database.change_config(lambda config: replace(config, beat_s=beat_s)).beat_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.clock import parse_age, utc_now
+from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keeping import announced, read_policy, tags
 from wlc.farm.paths import SNAPSHOTS, manifest_path
@@ -22,7 +22,7 @@ from wlc.tiers.same_past import is_made_up
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from datetime import date, datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.keeping import KeepPolicy
@@ -37,8 +37,8 @@ def prune(
     farm: str | os.PathLike[str] | None = None,
     *,
     dry_run: bool = False,
-    deadline: timedelta = DEADLINE,
-    reach: datetime | None = None,
+    deadline: timedelta | str = DEADLINE,
+    reach: str | date | None = None,
     keep_for: timedelta | str = KEEP_FOR,
     needs_policy: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -67,6 +67,7 @@ def prune(
         FencedError: The source is a copy of a master.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
+    deadline = parse_age(deadline)
     if deadline.total_seconds() < 0:
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
     database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
@@ -74,7 +75,7 @@ def prune(
     return prune_database(
         database,
         deadline=deadline,
-        reach=reach,
+        reach=None if reach is None else parse_time(reach),
         keep_for=parse_age(keep_for),
         dry_run=dry_run,
         needs_policy=needs_policy,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.clock import format_time, parse_age, utc_now
+from wlc.farm.clock import format_time, parse_age, parse_tick, utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.keeping import (
@@ -104,7 +104,7 @@ def tags(
 def tag(
     db: str | os.PathLike[str],
     name: str,
-    tick: int | None = None,
+    tick: int | str | None = None,
     *,
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -126,8 +126,8 @@ def tag(
     check_tag_name(name)
     database = _opened(db, farm, storage_options, changes=True)
     config = database.config()
-    wanted = config.tick if tick is None else tick
-    if not 0 <= wanted <= config.tick:
+    wanted = config.tick if tick is None else parse_tick(tick)
+    if wanted > config.tick:
         raise InvalidError(
             f"tick {wanted} is not published: the last one of {database.name} is {config.tick}",
             hint=f"Use --tick {config.tick}, or publish first: wlc flush SOURCE",

@@ -46,7 +46,7 @@ from wlc.multi_master.site_step import ConflictCounter, RejectedRow
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from datetime import date, datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Layout, Name
@@ -278,7 +278,7 @@ def exceptions(
     db: str | os.PathLike[str],
     *,
     table: str | None = None,
-    since: str | datetime | None = None,
+    since: str | date | None = None,
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[RejectedRow]:

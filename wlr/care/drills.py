@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import wlc
+from wlc.farm.clock import parse_tick
 from wlc.farm.errors import InseparableError, InvalidError
 from wlc.farm.group_sizes import group_sizes
 from wlc.farm.health import note_proof, proof
@@ -68,7 +69,7 @@ def drill(
     db: str | os.PathLike[str],
     *,
     farm: str | os.PathLike[str] | None = None,
-    tick: int | None = None,
+    tick: int | str | None = None,
     seed: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -92,7 +93,7 @@ def drill(
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     window, first, last = _reachable(database)
-    chosen = window.reached_from(choose_tick(window.older, first, last, seed)) if tick is None else tick
+    chosen = window.reached_from(choose_tick(window.older, first, last, seed)) if tick is None else parse_tick(tick)
     # A random tick that fits only together with later ones gives way to the first of them with which it does.
     later = () if tick is not None else group_sizes(last - chosen)
     ticks = [chosen, *(window.reached_from(chosen + more) for more in later)]

@@ -136,7 +136,7 @@ def report(
     db: str | os.PathLike[str],
     *,
     farm: str | os.PathLike[str] | None = None,
-    since: str | datetime | None = None,
+    since: str | date | None = None,
     verify: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,

@@ -13,6 +13,7 @@ import wlc
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.parquet_sql import PASSING
 from wlc.dialect.sql import literal
+from wlc.farm.clock import parse_tick
 from wlc.farm.errors import ChangedSinceError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Clear, Ddl
@@ -56,8 +57,8 @@ class Undone(ForPeople):
 
 def undo(
     source: str | os.PathLike[str],
-    first: int,
-    last: int | None = None,
+    first: int | str,
+    last: int | str | None = None,
     *,
     table: str | None = None,
     force: bool = False,
@@ -90,7 +91,8 @@ def undo(
         InvalidError: There are no such transactions, or the old rows break a constraint.
         UnavailableError: Of several new transactions some are committed, and the machine failed. Undo the same again.
     """
-    last = first if last is None else last
+    first = parse_tick(first, "first")
+    last = first if last is None else parse_tick(last, "last")
     # This also refuses whatever is no master, before anything is read.
     compensate(source, (), dry_run=True, storage_options=storage_options)
     database = wlc.resolve(source, storage_options=storage_options)

@@ -16,7 +16,7 @@ from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import WEIGHT
 from wlr.engine.calculator import connect, reading
 from wlr.reading import query
-from wlr.reading.place import LocalCopies, stop_of
+from wlr.reading.place import LocalCopies, stop_at
 from wlr.reading.trace import FeedTransaction, RemovedRows, contents_at, plan_feed, refuse_broken, tick_at
 from wlr.replay import log_reader
 from wlr.replay.plan.bounds import Stop
@@ -24,7 +24,7 @@ from wlr.replay.plan.bounds import Stop
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from datetime import date, datetime
 
     import duckdb
     import pyarrow as pa
@@ -42,8 +42,8 @@ def changes(
     db: str | os.PathLike[str],
     table: str,
     *,
-    since: int | str | datetime | None = None,
-    until: int | str | datetime | None = None,
+    since: int | str | date | None = None,
+    until: int | str | date | None = None,
     snapshot: bool = False,
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -121,24 +121,21 @@ class ChangeFeed:
         cls,
         database: FarmDatabase,
         table: str,
-        since: int | str | datetime | None,
-        until: int | str | datetime | None,
+        since: int | str | date | None,
+        until: int | str | date | None,
         *,
         is_whole: bool,
     ) -> ChangeFeed:
         """Find a table and a range; arguments and errors are those of `changes`."""
         end = log_reader.last_tick(database, database.batch_numbers())
-        for option, moment in (("since", since), ("until", until)):
-            if isinstance(moment, int) and not 0 <= moment <= end:
-                message = f"{option}: tick {moment} is not published: the farm's last one is {end}"
-                raise InvalidError(message, hint=f"--{option} {end} ({option}={end})")
-        name, contents, last = contents_at(database, table, _stop(until))
+        begin, stop = _moment_of(since, "since", end), _moment_of(until, "until", end)
+        name, contents, last = contents_at(database, table, stop)
         # A tick that changes nothing ends the range as well as another one.
-        last = max(last, until) if isinstance(until, int) else last
+        last = last if stop.tick is None else max(last, stop.tick)
         if since is None:
             after = last if is_whole else 0
         else:
-            after = since if isinstance(since, int) else tick_at(database, _stop(since))
+            after = tick_at(database, begin) if begin.tick is None else begin.tick
         whole = None
         if is_whole:
             name_then, held, _ = contents_at(database, str(name), Stop(tick=after))
@@ -298,8 +295,13 @@ def batches_of(database: FarmDatabase, first: int, last: int, *, leads: bool = T
         raise ExpiredError(error.message, hint=hint) from error
 
 
-def _stop(moment: int | str | datetime | None) -> Stop:
-    return stop_of(moment, None) if isinstance(moment, int) else stop_of(None, moment)
+def _moment_of(given: int | str | date | None, option: str, end: int) -> Stop:
+    """Read a tick or a time; refuse a tick after the farm's last one."""
+    stop = stop_at(given, option)
+    if stop.tick is not None and stop.tick > end:
+        message = f"{option}: tick {stop.tick} is not published: the farm's last one is {end}"
+        raise InvalidError(message, hint=f"--{option} {end} ({option}={end})")
+    return stop
 
 
 def _moment(database: FarmDatabase, tick: int) -> datetime | None:

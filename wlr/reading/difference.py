@@ -19,15 +19,16 @@ from wlc.farm.human_form import ForPeople
 from wlc.farm.model import WEIGHT, file_column
 from wlr.engine.calculator import connect
 from wlr.reading.change_feed import ChangeFeed, batches_of
-from wlr.reading.place import named_table, opened
+from wlr.reading.place import named_table, opened, stop_at
 from wlr.reading.table import kept
-from wlr.reading.trace import tables_at
+from wlr.reading.trace import tables_at, tick_at
 from wlr.replay import log_reader
 from wlr.replay.plan.bounds import Stop
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from datetime import date
 
     import duckdb
 
@@ -55,21 +56,21 @@ class TableDifference(ForPeople):
 
 def diff(
     place: str | os.PathLike[str],
-    first: int,
-    last: int,
+    first: int | str | date,
+    last: int | str | date,
     *,
     table: str | None = None,
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[TableDifference]:
-    """Count the rows in which tables differ between two ticks.
+    """Count the rows in which tables differ between two ticks or times.
 
     Only the log between the ticks is read, and what tables held that were cleared or dropped in between.
 
     Args:
         place: Name in the farm, URL of the database's folder, path of the master; or a replica, whose farm is read.
-        first: The tick to compare with.
-        last: The other tick; an earlier one shows what going back would change.
+        first: The tick or time to compare with.
+        last: The other one; an earlier one shows what going back would change.
         table: `schema.table`, or `table` in schema main; all tables if omitted.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
@@ -83,7 +84,8 @@ def diff(
         UnsupportedError: A table was renamed in between.
     """
     database = _farm_of(place, farm, storage_options)
-    low, high = _checked(database, first, last)
+    begin, end = _ticks(database, first, last)
+    low, high = sorted((begin, end))
     before, after = (tables_at(database, Stop(tick=tick)) for tick in (low, high))
     if table is not None:
         wanted = [named_table(table, {**before, **after}, f"at tick {low} or {high}")]
@@ -97,7 +99,7 @@ def diff(
                 added, removed, changed = _counts(connection, after[name].layout)
         else:
             added, removed, changed = 0, _rows_held(before[name]), 0 if before[name].layout.primary_key else None
-        if first > last:
+        if begin > end:
             added, removed = removed, added
         if table is not None or added or removed or changed:
             found.append(TableDifference(str(name), added, removed, changed))
@@ -106,8 +108,8 @@ def diff(
 
 def differing_rows(
     place: str | os.PathLike[str],
-    first: int,
-    last: int,
+    first: int | str | date,
+    last: int | str | date,
     table: str,
     *,
     farm: str | os.PathLike[str] | None = None,
@@ -121,7 +123,8 @@ def differing_rows(
         table without a key in no order.
     """
     database = _farm_of(place, farm, storage_options)
-    low, high = _checked(database, first, last)
+    begin, end = _ticks(database, first, last)
+    low, high = sorted((begin, end))
     after = tables_at(database, Stop(tick=high))
     name = named_table(table, after, f"at tick {high}")
     layout = after[name].layout
@@ -130,7 +133,7 @@ def differing_rows(
         needs.callback(shutil.rmtree, work, ignore_errors=True)
         connection = connect(work)
         _net(connection, ChangeFeed(database, name, layout, low + 1, high))
-        return kept(connection, needs.pop_all(), _rows_sql(layout, "<" if first <= last else ">"))
+        return kept(connection, needs.pop_all(), _rows_sql(layout, "<" if begin <= end else ">"))
 
 
 def _farm_of(
@@ -142,15 +145,16 @@ def _farm_of(
     return open_database(found.read_state().master, storage_options=storage_options)
 
 
-def _checked(database: FarmDatabase, first: int, last: int) -> tuple[int, int]:
-    """Return the ticks, the lower one first; refuse those that the farm does not have."""
+def _ticks(database: FarmDatabase, first: int | str | date, last: int | str | date) -> list[int]:
+    """Return the ticks of two moments; refuse ticks that the farm does not have."""
     end = log_reader.last_tick(database, database.batch_numbers())
-    for tick in (first, last):
-        if not 0 <= tick <= end:
+    stops = [stop_at(first, "first"), stop_at(last, "last")]
+    ticks = [tick_at(database, stop) if stop.tick is None else stop.tick for stop in stops]
+    for tick in ticks:
+        if tick > end:
             message = f"tick {tick} is not published: the farm's last one is {end}"
-            raise InvalidError(message, hint=f"--tick {min(first, end)}:{end}")
-    low, high = sorted((first, last))
-    return low, high
+            raise InvalidError(message, hint=f"--tick {min(ticks[0], end)}:{end}")
+    return ticks
 
 
 def _touched(database: FarmDatabase, low: int, high: int) -> set[Name]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.clock import parse_tick
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import Lake
 
@@ -16,7 +17,7 @@ def files(
     into: str | os.PathLike[str],
     table: str,
     *,
-    tick: int | None = None,
+    tick: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return paths or URLs of the files that hold a table, to be read by any Parquet tool.
@@ -34,4 +35,4 @@ def files(
         InvalidError: There is no such replica or table.
         ExpiredError: The tick was pruned, or is before the replica's first one.
     """
-    return Lake.required(target_at(into, storage_options), "wlr files").files(table, tick)
+    return Lake.required(target_at(into, storage_options), "wlr files").files(table, parse_tick(tick))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql
+from wlc.farm.clock import parse_tick
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Name
@@ -48,7 +49,7 @@ def attach(
     lake: str | os.PathLike[str],
     into: str | os.PathLike[str],
     *,
-    tick: int | None = None,
+    tick: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Attached:
     """Make a view of each table of a Parquet replica in a DuckDB file, in place of those of an earlier call.
@@ -71,7 +72,7 @@ def attach(
     """
     target, file = target_at(lake, storage_options), Path(into)
     own = Lake.required(target, "wlr attach", "DuckDB itself opens other replicas: ATTACH 'copy.duckdb' (READ_ONLY)")
-    stored = own.stored_tables(tick)
+    stored = own.stored_tables(parse_tick(tick))
     selects = {
         name: _select(layout, own.files(name.sql, stored.tick)) for name, layout in sorted(stored.layouts.items())
     }

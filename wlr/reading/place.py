@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm import typed_names
-from wlc.farm.clock import parse_until
+from wlc.farm.clock import parse_moment, parse_tick, parse_until
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.typed_names import tables_meant
 from wlr.engine.adapters import target_at
@@ -19,7 +19,7 @@ from wlr.replay.plan.bounds import Stop
 if TYPE_CHECKING:
     import os
     from collections.abc import Container, Iterable, Mapping
-    from datetime import datetime
+    from datetime import date
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import DataFile, Name, TableFile
@@ -54,7 +54,7 @@ def _replica(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         return None
 
 
-def stop_of(tick: int | None, until: str | datetime | None) -> Stop:
+def stop_of(tick: int | str | None, until: str | date | None) -> Stop:
     """Return where a read stops.
 
     Raises:
@@ -62,9 +62,15 @@ def stop_of(tick: int | None, until: str | datetime | None) -> Stop:
     """
     if tick is not None and until is not None:
         raise InvalidError("tick and until exclude each other", hint="Leave one of them out.")
-    if tick is not None and tick < 0:
-        raise InvalidError(f"{tick} is not a tick", hint="A tick is a number from 0 on: tick=0.")
-    return Stop(tick, None if until is None else parse_until(until))
+    return Stop(parse_tick(tick), None if until is None else parse_until(until))
+
+
+def stop_at(moment: int | str | date | None, option: str) -> Stop:
+    """Return the stop at a tick or a time, at the end for None; raises InvalidError for anything else."""
+    if moment is None:
+        return Stop()
+    found = parse_moment(moment, option)
+    return Stop(found) if isinstance(found, int) else Stop(None, found)
 
 
 def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:

@@ -25,7 +25,7 @@ from wlr.reading.trace import contents_at, narrowed, refuse_broken
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from datetime import date
 
     import duckdb
 
@@ -41,8 +41,8 @@ def read(
     place: str | os.PathLike[str],
     table: str,
     *,
-    tick: int | None = None,
-    until: str | datetime | None = None,
+    tick: int | str | None = None,
+    until: str | date | None = None,
     columns: Sequence[str] | None = None,
     where: str | None = None,
     farm: str | os.PathLike[str] | None = None,

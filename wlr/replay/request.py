@@ -6,11 +6,11 @@ import secrets
 import shlex
 import uuid
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 import wlc
-from wlc.farm.clock import format_local, parse_age, parse_until, utc_now
+from wlc.farm.clock import format_local, parse_age, parse_tick, parse_until, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.keeping import find_tag
@@ -35,7 +35,6 @@ from wlr.replay.workers import workers
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.human_form import Progress
@@ -50,8 +49,8 @@ def replicate(
     *,
     into: str | os.PathLike[str],
     farm: str | os.PathLike[str] | None = None,
-    until: str | datetime | None = None,
-    tick: int | None = None,
+    until: str | date | None = None,
+    tick: int | str | None = None,
     waits: bool = False,
     filters: RowFilters | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -273,8 +272,8 @@ def _age(delay: str | timedelta | None) -> timedelta:
 
 
 def _stop(
-    until: str | datetime | None,
-    tick: int | None,
+    until: str | date | None,
+    tick: int | str | None,
     delay: str | timedelta | None,
     database: FarmDatabase,
     *,
@@ -284,10 +283,8 @@ def _stop(
         raise InvalidError("--tick, --until and --delay exclude each other", hint="Give one of them.")
     if delay is not None:
         return Stop(None, utc_now() - _age(delay), is_moving=True)
-    if tick is not None and tick < 0:
-        raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
     if until is None:
-        return Stop(tick, is_awaited=is_awaited and tick is not None)
+        return Stop(parse_tick(tick), is_awaited=is_awaited and tick is not None)
     now = utc_now()
     try:
         moment = parse_until(until, now)

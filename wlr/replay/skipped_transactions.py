@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb.parquet_sql import PASSING, rows_of
 from wlc.dialect.sql import literal
-from wlc.farm.clock import utc_now
+from wlc.farm.clock import parse_tick, utc_now
 from wlc.farm.database import describe_file, open_database
 from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError
 from wlc.farm.human_form import ForPeople
@@ -123,7 +123,7 @@ def _images(file: TableFile, change: Change, tick: int, local: Path, into: Path)
 
 
 def retry(
-    into: str | os.PathLike[str], tick: int | None = None, *, storage_options: Mapping[str, Any] | None = None
+    into: str | os.PathLike[str], tick: int | str | None = None, *, storage_options: Mapping[str, Any] | None = None
 ) -> list[Retried]:
     """Apply the rows of accepted transactions, in commit order, each in one transaction that ends its acceptance.
 
@@ -139,7 +139,7 @@ def retry(
     """
     target = target_at(into, storage_options)
     accepted = sorted(target.read_state().accepted)
-    wanted = accepted if tick is None else [tick]
+    wanted = accepted if tick is None else [parse_tick(tick)]
     if not wanted or not set(wanted) <= set(accepted):
         message = f"{target} has not accepted {'any transaction' if tick is None else f'transaction {tick}'}"
         raise InvalidError(message, hint=f"wlr status {shlex.quote(str(target))}", path=str(target))

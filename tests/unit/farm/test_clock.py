@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from wlc.farm.clock import (
     format_short,
     format_time,
     parse_age,
+    parse_moment,
+    parse_tick,
     parse_time,
     parse_until,
     read_time,
@@ -170,3 +174,19 @@ def test_a_time_that_is_there_twice_or_never_is_refused(text: str, hint: str):
         parse_time(text)
     assert hint in (refused.value.hint or "")
     assert parse_time(text.replace("02:30", "04:30")).tzinfo is UTC
+
+
+def test_a_date_is_its_first_moment() -> None:
+    assert parse_time(date(2026, 11, 20)) == parse_time("2026-11-20")
+    assert parse_until(date(2026, 11, 20)) == parse_until("2026-11-20")
+
+
+@pytest.mark.parametrize("given", [3, "3", " 3 ", np.int64(3)])
+def test_ticks_of_a_program(given: int | str) -> None:
+    assert parse_tick(given) == parse_moment(given, "since") == 3
+
+
+@pytest.mark.parametrize("given", [-1, "-1", 1.5, "x", "", True, b"3", [3]])
+def test_what_is_no_tick_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidError, match="first: .* is not a tick"):
+        parse_tick(given, "first")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import wlc
 from wlc.farm import paths
 from wlc.farm.addresses import without_password
-from wlc.farm.clock import parse_time, utc_now
+from wlc.farm.clock import parse_moment, parse_time, utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople, Progress, parse_bytes
 from wlc.farm.lease import Lease
@@ -32,7 +32,7 @@ from wlr.replay.registration import with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from datetime import date, datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config
@@ -147,17 +147,15 @@ def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> It
         yield from (option, f"{within}{name}={str(said).lower() if isinstance(said, bool) else said}")
 
 
-def feed_start(given: str | int | datetime | None) -> str | int | datetime | None:
+def feed_start(given: str | int | date | None) -> str | int | datetime | None:
     """Read where a new feed begins: a tick, a time, or the newest snapshot.
 
     Raises:
         InvalidError: The text is something else.
     """
-    if given is None or given == SNAPSHOT or isinstance(given, int):
-        return given
-    if isinstance(given, str) and given.isdecimal():
-        return int(given)
-    return parse_time(given, utc_now())
+    if given is None or given == SNAPSHOT:
+        return SNAPSHOT if given else None
+    return parse_moment(given, "start", parse_time)
 
 
 def feed_reader(state: FeedState) -> Replica:
