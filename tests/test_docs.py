@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import wlc
+import wlr
 from cli.programs import WLC, WLR
 from tests.commands import commands, named
 from tests.selection import SLOW_FILE
@@ -78,6 +80,22 @@ def test_options_for_everything_are_documented_once() -> None:
     assert all(re.search(f"`{option}[ `]", CLI_TEXT) for option in ON_EVERY_COMMAND)
 
 
+def test_every_command_has_its_function_or_the_page_and_the_error_name_another() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(wl[cr] [a-z ]+)` \| (.*) \|$", text, re.MULTILINE))
+    packages = {"wlc": wlc, "wlr": wlr}
+    without = {name for name in commands() if name.split()[-1] not in packages[name.split()[0]].__all__}
+    assert without == set(listed)
+    for command, others in listed.items():
+        package, name = packages[command.split()[0]], command.split()[-1]
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': use ") as refused:
+            getattr(package, name)
+        functions = [(packages[home], function) for home, function in re.findall(r"`(wl[cr])\.(\w+)`", others)]
+        assert all(callable(getattr(home, function)) for home, function in functions)
+        first = functions[0][1] if functions else f"the command {command}"
+        assert first in str(refused.value)
+
+
 def test_exit_codes_are_those_of_the_errors() -> None:
     documented = {
         name: int(code)
@@ -109,6 +127,27 @@ def test_links_lead_somewhere() -> None:
     links = found_in_pages(r"\]\((?!https?://|mailto:|#)([^)#]+)")
     assert len(links) > 100
     assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, and of other places that it names."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = (re.sub(r"\]\([^)]*\)", "", heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    slugs = {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def test_links_lead_to_a_place_in_their_page() -> None:
+    links = found_in_pages(r"\]\(((?!https?://)[^)#]*#[^)]+)\)")
+    assert len(links) > 100
+    known = {page: anchors(page) for page in markdown_files()}
+    lost = []
+    for page, link in links:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if target in known and anchor not in known[target]:
+            lost.append(f"{page.name}: {link}")
+    assert lost == []
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
