@@ -64,7 +64,7 @@ WLC = Program(
         ),
         "tier": Group(
             "Copies of a farm, and who reads which: ship, push, show.",
-            ("ship", "push", "upstream", "fanout", "show"),
+            ("ship", "push", "upstream", "fanout", "show", "set"),
         ),
         "farm": Group(
             "What a farm holds: verify, repair, tags, readers, keys.",

@@ -204,10 +204,6 @@ TIER_COLUMNS = ("tier", "id", "kind", "state", "marks", "used", "fanout", "tick"
 
 def tiers(
     db: Database,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="K=V", help="Change a setting of the tree; may be repeated."),
-    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
@@ -219,11 +215,7 @@ def tiers(
     """
     import wlc
 
-    options = storage_options(storage_option)
-    if setting:
-        yield record(wlc.set_tiers(db, setting, farm=farm, storage_options=options))
-        return
-    tree = wlc.tier_tree(db, farm=farm, storage_options=options)
+    tree = wlc.tier_tree(db, farm=farm, storage_options=storage_options(storage_option))
     rows = [_tier_row(member) for member in tree.members]
     yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
@@ -242,6 +234,21 @@ def tiers(
             f"no path leads to the origin from {listed}: relays that read in a circle, or from what is not registered",
             hint=f"wlc tier ship {shlex.quote(tree.url)} --to {shlex.quote(relay)} --upstream auto",
         )
+
+
+def set_tiers(
+    db: Database,
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE", help="Settings and their new values.")],
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Change settings of the tree, such as stuck_s=600, and show all.
+
+    They hold for all members.
+    """
+    import wlc
+
+    return record(wlc.set_tiers(db, settings, farm=farm, storage_options=storage_options(storage_option)))
 
 
 def _tier_row(member: TierMember) -> tuple[object, ...]:
@@ -349,6 +356,7 @@ def push(
 COMMANDS = (
     (ship, "tier ship", "sales --to s3://branch/farm --follow"),
     (tiers, "tier show", "sales --farm s3://bucket/farm"),
+    (set_tiers, "tier set", "sales stuck_s=600 pending_s=600"),
     (upstream, "tier upstream", "sales 9f2c1d --inactive"),
     (fanout, "tier fanout", "sales 4"),
     (forget, "farm forget", "sales 9f2c1d"),

@@ -248,6 +248,7 @@ else:
             "report": "wlr.report and wlr.write_report",
             "role": "wlc.set_role",
             "rule": "wlc.rules or wlc.set_rule",
+            "set": "wlc.set_tiers",
             "show": "wlc.tier_tree",
             "sql": "wlc.connect",
             "undo": "wlr.undo",

@@ -466,7 +466,7 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
     (check,) = (check for check in wlr.report(town.registry.url).checks if check.check == "readers")
     assert (check.state, check.remedy) == ("wrong", f"wlr replicate --into {x.target}")
     assert x.id in check.found
-    assert run_app(app, "wlc", ["tier", "show", town.registry.url, "--set", "stuck_s=1000"]) == 0
+    assert run_app(app, "wlc", ["tier", "set", town.registry.url, "stuck_s=1000"]) == 0
     assert run_app(app, "wlc", ["tier", "show", town.registry.url, "--json"]) == 0
     assert '"cause": "holds a position"' in capsys.readouterr().out
     # Somebody registered and never held a position.

@@ -284,7 +284,7 @@ def test_places_below_are_filled_by_one_pusher_that_may_be_killed(land: Land) ->
     hq, edge = land.place("hq"), land.place("edge")
     wlc.push_list(edge, add=Push("uats", class_name="uat"))
     land.run("wlc", "tier", "push", edge, "add", "here", "--host", socket.gethostname(), "--class", "beta")
-    land.run("wlc", "tier", "show", edge, *(word for setting in SOON for word in ("--set", setting)))
+    land.run("wlc", "tier", "set", edge, *SOON)
     for name, class_name in (("a", "uat"), ("b", "beta")):
         told = land.replicate(name, edge, "--upstream", land.place(f"of-{name}"), "--class", class_name, code=2)
         assert f"wlc tier ship DB --pushes {edge}" in told
