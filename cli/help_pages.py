@@ -48,23 +48,23 @@ def page_of_command(headings: Mapping[str, Sequence[str]]) -> type[TyperCommand]
     """Return the class of the help of a command.
 
     Args:
-        headings: Names of parameters that few need, by the heading below which they stand.
+        headings: Names of parameters that few need, by the heading under which they are listed.
     """
-    below = {name: heading for heading, names in headings.items() for name in names}
+    last = "Of all commands" if headings else "Options"
+    titles = dict.fromkeys(_OF_ALL_COMMANDS, last) | {
+        name: title for title, names in headings.items() for name in names
+    }
 
     class CommandPage(TyperCommand):
         def format_options(self, ctx: Any, formatter: Any) -> None:
             params = self.get_params(ctx)
             _list_options(formatter, "Arguments", (each for each in params if each.param_type_name == "argument"), ctx)
-            options = [each for each in params if each.param_type_name == "option"]
-            last = "Of all commands" if headings else "Options"
-            for shown in ("Options", *headings, *([last] if headings else [])):
-                chosen = [
-                    each
-                    for each in options
-                    if below.get(str(each.name), last if each.name in _OF_ALL_COMMANDS else "Options") == shown
-                ]
-                _list_options(formatter, shown, chosen, ctx)
+            below: dict[str, list[Any]] = {title: [] for title in ("Options", *headings, last)}
+            for each in params:
+                if each.param_type_name == "option":
+                    below[titles.get(str(each.name), "Options")].append(each)
+            for title, options in below.items():
+                _list_options(formatter, title, options, ctx)
 
     return CommandPage
 

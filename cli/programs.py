@@ -98,7 +98,7 @@ WLR = Program(
     },
 )
 
-# Names of parameters that few need, by the heading below which the help of a command lists them.
+# Names of parameters that few need, by the heading under which a command's help lists them.
 _SOURCES = ("upstream", "registry", "class_name")
 _FILTERS = ("where", "columns", "mask", "mask_key")
 HEADINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

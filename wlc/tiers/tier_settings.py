@@ -90,9 +90,8 @@ def with_setting(settings: TierSettings, pair: str) -> TierSettings:
             value = int(text) if name in _COUNTS else float(text)
         return _checked(replace(settings, **{name: value}))  # type: ignore[arg-type]
     except ValueError as error:
-        raise InvalidError(
-            f"{text!r} is no value of {name}", hint=f"{name}={getattr(DEFAULTS, name)}, the default"
-        ) from error
+        hint = f"wlc tier set DB {name}={getattr(DEFAULTS, name)}"
+        raise InvalidError(f"{text!r} is no value of {name}", hint=hint) from error
 
 
 def _check_classes(text: str) -> None:
