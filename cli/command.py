@@ -83,6 +83,7 @@ def command(
     *,
     example: str,
     goes_on: bool = False,
+    ends_with: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Any]:
     """Add a function that returns a report, or yields several, as a command of `app`.
 
@@ -91,6 +92,7 @@ def command(
         path: What is typed for the command behind the program: `status`, or `site join` in a group.
         example: Arguments and options with which `--help` shows the command.
         goes_on: It runs until a signal ends it, and writes a log. One that has an option `--follow` does so with it.
+        ends_with: Options with which a command that goes on ends at once.
     """
     *group, named = path.split()
     typed = f"{app.info.name} {path}"
@@ -112,7 +114,7 @@ def command(
         ) -> None:
             with ExitStack() as stack:
                 try:
-                    if options.get("follow", goes_on):
+                    if options.get("follow", goes_on and not any(options[name] for name in ends_with)):
                         stack.enter_context(logging_to_stderr(log_format, quiet=quiet, verbose=verbose))
                     stack.enter_context(_plain_warnings())
                     stack.enter_context(without_progress(wanted=quiet))

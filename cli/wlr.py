@@ -248,7 +248,7 @@ def prune(
 
 for _function, _path, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
     command(app, _path, example=_example)(_function)
-command(app, "serve", example="/etc/dbfarm/dbfarm.toml", goes_on=True)(serve)
+command(app, "serve", example="/etc/dbfarm/dbfarm.toml", goes_on=True, ends_with=("check", "unit", "install"))(serve)
 
 
 if __name__ == "__main__":

@@ -356,6 +356,17 @@ def test_a_wrong_file_starts_nothing(folder: Path, capsys: pytest.CaptureFixture
     assert sorted(path.name for path in folder.iterdir()) == ["dbfarm.toml", "farm", "sales.duckdb"]
 
 
+def test_where_nothing_runs_a_wrong_file_is_an_error_and_no_log_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dbfarm.toml").write_text(CONFIG.replace("into = ", "onto = ", 1))
+    for option in ("--check", "--unit", "--install"):
+        assert run_app(cli.wlr.app, "wlr", ["serve", option]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+    assert run_app(cli.wlr.app, "wlr", ["serve", "--user", "ann"]) == 2
+    assert "--user goes with --unit or --install (hint: wlr serve dbfarm.toml --unit)" in capsys.readouterr().err
+
+
 def test_a_unit_is_installed_and_systemd_finds_it_hard(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 

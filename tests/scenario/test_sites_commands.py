@@ -189,37 +189,37 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Sites:
 
 # What is typed, a part of the message, and a part of the hint.
 MISTAKES = {
-    "sites sale": ("no database 'sale' in the farm", "holds sales"),
-    "rule sale orders epoch": ("no database 'sale'", "holds sales"),
-    "join new.duckdb --name sale --site york": ("no database 'sale'", "holds sales"),
-    "take sales": ("no database sales", "the master's file, such as sales.duckdb"),
-    "rule sales order epoch": ("has no table 'order'", "Did you mean main.orders?"),
-    "rule sales order": ("has no table 'order'", "Did you mean main.orders?"),
-    "exceptions oslo.duckdb --table order": ("has no table 'order'", "Did you mean main.orders?"),
-    "rule sales orders epoch --site rome": (
+    "site list sale": ("no database 'sale' in the farm", "holds sales"),
+    "site rule sale orders epoch": ("no database 'sale'", "holds sales"),
+    "site join new.duckdb --name sale --site york": ("no database 'sale'", "holds sales"),
+    "site take sales": ("no database sales", "the master's file, such as sales.duckdb"),
+    "site rule sales order epoch": ("has no table 'order'", "Did you mean main.orders?"),
+    "site rule sales order": ("has no table 'order'", "Did you mean main.orders?"),
+    "site exceptions oslo.duckdb --table order": ("has no table 'order'", "Did you mean main.orders?"),
+    "site rule sales orders epoch --site rome": (
         "the rule owner, and no other one, names a site",
         "wlc site rule FARM/sales orders epoch; or wlc site rule FARM/sales orders owner --site rome",
     ),
-    "rule sales orders --site rome": ("none is given", "wlc site rule sales orders RULE"),
-    "rule sales orders epoch --reads shared": ("rule epoch tracks no reads", ""),
-    "rule sales orders epoch_trans --reads all": ("'all' are no reads", ""),
-    "rule sales bag epoch": ("has no primary key", ""),
-    "rule sales bag owner --site rome": ("site rome cannot own it", ""),
-    "rule sales orders latest": ("'latest' is no rule", ""),
-    "rule sales orders newest": ("rule newest has no meaning", ""),
-    "rule sales orders owner": ("names a site", ""),
-    "rule sales orders owner --site paris": ("no site 'paris'", ""),
-    "leave sales oslo": ("oslo is the primary", "wlc site role FILE rome primary"),
-    "leave sales oslo --force": ("oslo is the primary", ""),
-    "join oslo.duckdb --name sales --site oslo --again": (
+    "site rule sales orders --site rome": ("none is given", "wlc site rule sales orders RULE"),
+    "site rule sales orders epoch --reads shared": ("rule epoch tracks no reads", ""),
+    "site rule sales orders epoch_trans --reads all": ("'all' are no reads", ""),
+    "site rule sales bag epoch": ("has no primary key", ""),
+    "site rule sales bag owner --site rome": ("site rome cannot own it", ""),
+    "site rule sales orders latest": ("'latest' is no rule", ""),
+    "site rule sales orders newest": ("rule newest has no meaning", ""),
+    "site rule sales orders owner": ("names a site", ""),
+    "site rule sales orders owner --site paris": ("no site 'paris'", ""),
+    "site leave sales oslo": ("oslo is the primary", "wlc site role FILE rome primary"),
+    "site leave sales oslo --force": ("oslo is the primary", ""),
+    "site join oslo.duckdb --name sales --site oslo --again": (
         "it cannot begin anew",
         "/farm/sales rome primary --lost oslo",
     ),
-    "join rome.duckdb --name sales --site york": (
+    "site join rome.duckdb --name sales --site york": (
         "rome.duckdb is a master, rome, and no replica of sales",
         "name a file that is not there: wlc site join FILE",
     ),
-    "exceptions rome.duckdb --resubmit rome:1": (
+    "site exceptions rome.duckdb --resubmit rome:1": (
         "nothing that could be written was rejected here as rome:1",
         "wlc site exceptions rome.duckdb lists what was",
     ),
@@ -343,7 +343,7 @@ WRONG = {
         replaced={"FILE": "{rome}"},
     ),
     "rule epoch on a table without a key": Wrong(
-        "rule {url} more epoch",
+        "site rule {url} more epoch",
         2,
         "main.more has no primary key",
         ("wlc sql FILE 'ALTER TABLE main.more ADD PRIMARY KEY (COLUMN)'", "wlc flush FILE"),
@@ -358,7 +358,7 @@ WRONG = {
         after=False,
     ),
     "joining with a file of another schema": Wrong(
-        "join {other} --name {url} --site york",
+        "site join {other} --name {url} --site york",
         2,
         "other.duckdb is a DuckDB database, but not a replica",
         ("wlc site join FILE --name {url} --site york",),
@@ -367,7 +367,7 @@ WRONG = {
         after=False,
     ),
     "joining with a replica of another database": Wrong(
-        "join {other} --name {url} --site turin",
+        "site join {other} --name {url} --site turin",
         2,
         "replica",
         ("wlc site join FILE --name {url} --site turin",),
@@ -376,10 +376,15 @@ WRONG = {
         after=False,
     ),
     "a site silent beyond the deadline": Wrong(
-        "take {rome}", 7, "what is missing of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
+        "site take {rome}", 7, "what is missing of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
     ),
     "a proof that the log does not know": Wrong(
-        "take {rome}", 4, "the log of site oslo belongs to another past", (AGAIN,), rome_has_read_another_past, ANEW
+        "site take {rome}",
+        4,
+        "the log of site oslo belongs to another past",
+        (AGAIN,),
+        rome_has_read_another_past,
+        ANEW,
     ),
     "a handover stands where a primary would publish": Wrong(
         "flush {oslo}",
