@@ -30,7 +30,7 @@ def verify(
     locate: Annotated[bool, typer.Option("--locate", help="Compare with the farm and show which rows differ.")] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Read every row of a replica and compare what its tables hold with the master's log."""
+    """Read every row of a replica, and compare it with the log."""
     with working("reading {}", place_of(target)) as progress:
         found = wlr.verify(
             target,
@@ -56,7 +56,10 @@ def repair(
     ],
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Make tables equal to the master's at the replica's tick; only rows that differ are written."""
+    """Make tables equal to the master's at the replica's tick.
+
+    Only rows that differ are written.
+    """
     with working("repairing {}", place_of(target)):
         done = wlr.repair(target, table, storage_options=storage_options(storage_option))
     return Listing(("table", "added", "removed"), [(fix.table, fix.added, fix.removed) for fix in done])
@@ -74,7 +77,10 @@ def drill(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Restore to a random past transaction in a scratch database, verify every row, show the time, and clean up."""
+    """Restore to a random past transaction, and verify every row.
+
+    A scratch database is used and removed; the answer has the time that it took.
+    """
     with working("restoring {}", db) as progress:
         done = wlr.drill(
             db,
@@ -91,7 +97,7 @@ def drill(
 
 # Each with the example that its help shows.
 COMMANDS = (
-    (verify, "wlr verify copy.duckdb --locate"),
-    (repair, "wlr repair copy.duckdb --table main.orders"),
-    (drill, "wlr drill sales --farm s3://bucket/farm --json"),
+    (verify, "verify", "copy.duckdb --locate"),
+    (repair, "repair", "copy.duckdb --table main.orders"),
+    (drill, "replica drill", "sales --farm s3://bucket/farm --json"),
 )

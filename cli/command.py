@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -16,24 +17,26 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from wlc.farm.addresses import refuse_connection_string
 from wlc.farm.errors import HINT, FarmError, InvalidError
 from wlc.farm.version import __version__
 
+from .help_pages import page_of_command, page_of_group, page_of_program
 from .interruption import has_ended, interruptible, is_silent, note_reported, received
 from .log_lines import LogFormat, Quiet, is_logging, log_error, log_report, log_warning, logging_to_stderr
 from .output import Report, printable, show
+from .programs import HEADINGS, namesakes
 from .progress import without_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from .programs import Program
+
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
-_SUMMARY_MAX = 200
 # What is typed for one of these is a path, a URL, or the name of a database.
 PLACES = frozenset({"DB", "DB|SOURCE|TARGET", "FARM", "MASTER", "OUTPUT", "SITE", "SOURCE", "TARGET", "URL"})
 
@@ -41,31 +44,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 
 
-def new_app(summary: str, tasks: Mapping[str, Sequence[str]]) -> typer.Typer:
-    """Build an empty command line program.
-
-    Args:
-        summary: What `--help` opens with.
-        tasks: What people come for, and the commands for it, in the order in which `--help` lists them.
-    """
-
-    class ByTask(TyperGroup):
-        def format_commands(self, _: Any, formatter: Any) -> None:
-            for task, names in tasks.items():
-                known = [(name, self.commands[name].get_short_help_str(_SUMMARY_MAX)) for name in names]
-                with formatter.section(task):
-                    formatter.write_dl(known)
-
+def new_app(program: Program) -> typer.Typer:
+    """Build a command line program with its groups, and without any command."""
     # Plain help: rich markup would double the time that --help takes.
+    plain: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None, "pretty_exceptions_enable": False}
     app = typer.Typer(
-        cls=ByTask,
-        help=summary,
-        no_args_is_help=True,
+        name=program.name,
+        cls=page_of_program(program),
+        help=program.summary,
         add_completion=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        **plain,
     )
+    for word, group in program.groups.items():
+        app.add_typer(typer.Typer(**plain), name=word, cls=page_of_group(group.commands), help=group.summary)
 
     @app.callback()
     def main(
@@ -75,7 +67,7 @@ def new_app(summary: str, tasks: Mapping[str, Sequence[str]]) -> typer.Typer:
     ) -> None:
         pass
 
-    main.__doc__ = summary
+    main.__doc__ = program.summary
     return app
 
 
@@ -86,20 +78,29 @@ def _show_version(context: typer.Context, is_wanted: bool) -> None:
 
 
 def command(
-    app: typer.Typer, *, example: str, name: str | None = None, goes_on: bool = False
+    app: typer.Typer,
+    path: str,
+    *,
+    example: str,
+    goes_on: bool = False,
+    ends_with: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Any]:
     """Add a function that returns a report, or yields several, as a command of `app`.
 
     Args:
         app: The program.
-        example: A command line that `--help` shows.
-        name: Of the command; the function's name unless given.
+        path: What is typed for the command behind the program: `status`, or `site join` in a group.
+        example: Arguments and options with which `--help` shows the command.
         goes_on: It runs until a signal ends it, and writes a log. One that has an option `--follow` does so with it.
+        ends_with: Options with which a command that goes on ends at once.
     """
+    *group, named = path.split()
+    typed = f"{app.info.name} {path}"
+    (place,) = [each.typer_instance for each in app.registered_groups if [each.name] == group] if group else [app]
+    assert place is not None
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function, eval_str=True)
-        named = name or function.__name__.replace("_", "-")
         places = [each.name for each in signature.parameters.values() if _is_place(each.annotation)]
 
         @functools.wraps(function)
@@ -113,7 +114,7 @@ def command(
         ) -> None:
             with ExitStack() as stack:
                 try:
-                    if options.get("follow", goes_on):
+                    if options.get("follow", goes_on and not any(options[name] for name in ends_with)):
                         stack.enter_context(logging_to_stderr(log_format, quiet=quiet, verbose=verbose))
                     stack.enter_context(_plain_warnings())
                     stack.enter_context(without_progress(wanted=quiet))
@@ -136,7 +137,12 @@ def command(
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del run.__wrapped__  # It would lead back to the signature without the shared options.
         summary = inspect.getdoc(function) or ""
-        app.command(name, short_help=summary.partition("\n")[0], epilog=f"Example: {example}")(run)
+        place.command(
+            named,
+            cls=page_of_command(HEADINGS.get(typed, {})),
+            short_help=summary.partition("\n")[0],
+            epilog=f"Example: {typed} {example}",
+        )(run)
         return function
 
     return register
@@ -247,19 +253,18 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def _named(app: typer.Typer, arguments: Sequence[str] | None) -> typer.Typer:
-    """The program with the one command that is called: to build all of them takes longer than some of them run."""
-    first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
-    named = [found for found in app.registered_commands if _name_of(found) == first]
-    if not named:
+def _named(app: typer.Typer, words: Sequence[str]) -> typer.Typer:
+    """The program with only what the words lead to: to build all commands takes longer than some of them run."""
+    first, rest = (words[0], words[1:]) if words else ("", words)
+    commands = [found for found in app.registered_commands if found.name == first]
+    groups = [copy.copy(found) for found in app.registered_groups if found.name == first]
+    if not commands and not groups:
         return app
+    for group in groups:
+        group.typer_instance = group.typer_instance and _named(group.typer_instance, rest)
     one = copy.copy(app)
-    one.registered_commands = named
+    one.registered_commands, one.registered_groups = commands, groups
     return one
-
-
-def _name_of(info: Any) -> str:
-    return str(info.name or info.callback.__name__.replace("_", "-"))
 
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
@@ -269,7 +274,8 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = No
         logging.lastResort.setFormatter(_PrintableFormatter())
     with interruptible():
         try:
-            code = _named(app, arguments)(args=arguments, prog_name=program, standalone_mode=False)
+            words = sys.argv[1:] if arguments is None else arguments
+            code = _named(app, words)(args=arguments, prog_name=program, standalone_mode=False)
         except typer.TyperException as error:
             return _explain_usage(error, program)
         except (typer.Abort, KeyboardInterrupt) as error:
@@ -284,5 +290,8 @@ def _explain_usage(error: Any, program: str) -> int:
         error.show()
         return EXIT_USAGE
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    print(printable(f"error: {message}"), f"hint: {path} --help", sep="\n", file=sys.stderr)
+    unknown = re.match(r"No such command '([\w-]+)'", message)
+    meant = [f"{found} --help" for found in (namesakes(program, unknown[1]) if unknown else ())]
+    hint = " or ".join(meant or [f"{path} --help"])
+    print(printable(f"error: {message}"), f"hint: {hint}", sep="\n", file=sys.stderr)
     return EXIT_USAGE

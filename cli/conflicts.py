@@ -48,7 +48,10 @@ def rule(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Say how a table decides between changes that two sites make at the same time; without RULE, show the rules."""
+    """Show or set how a table decides between concurrent changes.
+
+    Such changes are made by two sites at the same time. Without RULE, the rules are shown.
+    """
     import wlc
 
     options = storage_options(storage_option)
@@ -75,7 +78,7 @@ def _refuse_options(db: str, table: str | None, *, site: str, reads: str, column
     """Refuse what belongs to a rule, where only the rules are shown."""
     if site or column or add or reads != "none":
         raise InvalidError(
-            "the options belong to a rule, and none is given", hint=f"wlc rule {db} {table or 'TABLE'} RULE …"
+            "the options belong to a rule, and none is given", hint=f"wlc site rule {db} {table or 'TABLE'} RULE …"
         )
 
 
@@ -99,7 +102,10 @@ def exceptions(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show the rows that a site rejected of others, and those that the primary rejected of the site, and why."""
+    """Show rejected rows, and why they were rejected.
+
+    Those that a site rejected of others, and those that the primary rejected of the site.
+    """
     import wlc
 
     options = storage_options(storage_option)
@@ -115,7 +121,7 @@ COUNTER_COLUMNS = ("site", "rule", "name", "value")
 
 
 def conflicts(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """Show how often a site rejected changes of each other site."""
+    """Show how often a site rejected changes of other sites."""
     import wlc
 
     found = wlc.conflicts(db, farm=farm, storage_options=storage_options(storage_option))
@@ -123,7 +129,7 @@ def conflicts(db: Database, farm: Farm = None, storage_option: StorageOptions = 
 
 
 COMMANDS = (
-    (rule, "wlc rule sales main.accounts epoch_trans"),
-    (exceptions, "wlc exceptions oslo.duckdb --since '2026-03-01 12:00'"),
-    (conflicts, "wlc conflicts oslo.duckdb"),
+    (rule, "site rule", "sales main.accounts epoch_trans"),
+    (exceptions, "site exceptions", "oslo.duckdb --since '2026-03-01 12:00'"),
+    (conflicts, "site conflicts", "oslo.duckdb"),
 )

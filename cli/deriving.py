@@ -1,4 +1,4 @@
-"""The command `wlc derive`."""
+"""The command `wlc farm derive`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def derive(
         typer.Option(metavar="K=V", help="Option, or key, of the derived database's place; may be repeated."),
     ] = None,
 ) -> Iterator[Report]:
-    """Publish chosen tables, rows, columns and values as another farm database, which has a log of its own.
+    """Publish chosen tables, rows and columns as another database.
+
+    It has a log of its own, and other values where they are masked.
 
     Only tables that are named pass. The first round needs the choice, later ones remember it.
     """
@@ -78,4 +80,6 @@ def derive(
     )
 
 
-COMMANDS = ((derive, "wlc derive sales --as sales_eu --where \"orders: region = 'EU'\" --columns 'users: id, name'"),)
+COMMANDS = (
+    (derive, "farm derive", "sales --as sales_eu --where \"orders: region = 'EU'\" --columns 'users: id, name'"),
+)

@@ -53,7 +53,10 @@ def log(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """List published transactions, the newest last: user, times, rows per table, schema changes, rollbacks."""
+    """List published transactions, the newest last.
+
+    Each with user, times, rows per table, schema changes, rollbacks.
+    """
     import wlc
     from wlc.farm import history
 
@@ -141,7 +144,9 @@ def list_databases(
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Say how each database of a farm is: its state and why, its last commit, slowest reader, last checks, size.
+    """Say how each database of a farm is, and why.
+
+    Also its last commit, slowest reader, last checks and size.
 
     States: ok: the publisher is there. quiet: it closed, or has never reported. stopped: wlc stop. What needs someone
     is unreadable, damaged, failing (it cannot publish), silent (it died), late (see wlc beat --expect-every), or behind
@@ -196,7 +201,10 @@ REPLICA_COLUMNS = ("id", "kind", "target", "host", "tick", "lag_s", "lag_transac
 
 
 def replicas(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """List who reads a database: where it is, how far behind, when last heard of, what it keeps from being pruned."""
+    """List who reads a database: where, how far behind, last seen.
+
+    Also what each reader keeps from being pruned.
+    """
     import wlc
 
     found = wlc.readers(db, farm=farm, storage_options=storage_options(storage_option))
@@ -225,7 +233,9 @@ def doctor(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Check versions, keys, store, rights, clocks, free space, beat and registrations, and say what mends them.
+    """Find what is wrong, and name the command that mends it.
+
+    It checks versions, keys, store, rights, clocks, free space, beat and registrations.
 
     Ends with exit code 9 when something is wrong. The store is tested by writing a small object and deleting it.
     """
@@ -252,12 +262,14 @@ def report(
         str | None, typer.Option(metavar="TIME", help="Begin of the period that is shown; 30 days ago by default.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Verify the farm's files as well, as wlc verify does.")
+        bool, typer.Option("--verify", help="Verify the farm's files as well, as wlc farm verify does.")
     ] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Write a page about a database: delays, growth, snapshots, readers, and what to do. It works without a network.
+    """Write a page about a database, and what to do.
+
+    It shows delays, growth, snapshots and readers, and works without a network.
 
     With --json, the answer is everything that the page shows.
     """
@@ -277,7 +289,7 @@ def report(
 
 # Each with the example that its help shows.
 COMMANDS = (
-    (replicas, "wlc replicas sales"),
-    (doctor, "wlc doctor sales"),
-    (report, "wlc report sales --out sales.html"),
+    (replicas, "farm replicas", "sales"),
+    (doctor, "doctor", "sales"),
+    (report, "farm report", "sales --out sales.html"),
 )

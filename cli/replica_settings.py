@@ -29,7 +29,7 @@ def status(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Show a replica's or a feed's position, its lag in seconds and transactions, and its last failure."""
+    """Show the position, lag and last failure of a replica or feed."""
     most = parse_age(max_lag) if max_lag is not None else None
     options = storage_options(storage_option)
     found = wlr.feed_status(target, storage_options=options) or wlr.status(target, storage_options=options)
@@ -62,7 +62,7 @@ def tick(target: Target, storage_option: StorageOptions = None) -> Report:
 
 
 def clock(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Show the commit time of the last transaction that the replica holds."""
+    """Show the commit time of the replica's last transaction."""
     return Value("clock", wlr.clock(target, storage_options=storage_options(storage_option)))
 
 
@@ -80,9 +80,12 @@ def beat(
 
 
 def pause(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a replica or a feed stay where it is, also for cron and --follow, until wlr resume."""
+    """Let a replica or a feed stay where it is, until resumed.
+
+    It stays there also for cron and --follow, until wlr replica resume.
+    """
     wlr.pause(target, storage_options=storage_options(storage_option))
-    said = f"{place_of(target)} is paused: it stays where it is until wlr resume."
+    said = f"{place_of(target)} is paused: it stays where it is until wlr replica resume."
     return Sentence(said, {"is_paused": True})
 
 
@@ -95,33 +98,39 @@ def resume(target: Target, storage_option: StorageOptions = None) -> Report:
 def unlock(target: Target) -> Report:
     """Allow direct writes to replicated tables, to repair the replica."""
     wlr.unlock(target)
-    said = f"{place_of(target)} is unlocked: its replicated tables can be written directly until wlr lock."
+    said = f"{place_of(target)} is unlocked: its replicated tables can be written directly until wlr replica lock."
     return Sentence(said, {"is_unlocked": True})
 
 
 def lock(target: Target) -> Report:
-    """Refuse direct writes to replicated tables again; a new replica refuses them, too."""
+    """Refuse direct writes to replicated tables again.
+
+    A new replica refuses them, too.
+    """
     wlr.lock(target)
     said = f"{place_of(target)} is locked: direct writes to its replicated tables are refused."
     return Sentence(said, {"is_unlocked": False})
 
 
 def drop(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Remove a replica that was made with --adopt from its file, and leave what else is there."""
+    """Remove a replica that was made with --adopt from its file.
+
+    What else is in the file stays.
+    """
     forgotten = wlr.drop(target, storage_options=storage_options(storage_option))
-    known = "and its farm has forgotten it" if forgotten else "but its farm was not told: wlc forget DB ID"
+    known = "and its farm has forgotten it" if forgotten else "but its farm was not told: wlc farm forget DB ID"
     return Sentence(f"{place_of(target)} holds no replica any more, {known}.", {"is_forgotten": forgotten})
 
 
 # Each with the example that its help shows.
 COMMANDS = (
-    (status, "wlr status copy.duckdb --json"),
-    (tick, "wlr tick copy.duckdb"),
-    (clock, "wlr clock copy.duckdb"),
-    (beat, "wlr beat copy.duckdb 30"),
-    (pause, "wlr pause copy.duckdb"),
-    (resume, "wlr resume copy.duckdb"),
-    (unlock, "wlr unlock copy.duckdb"),
-    (lock, "wlr lock copy.duckdb"),
-    (drop, "wlr drop app.duckdb"),
+    (status, "status", "copy.duckdb --json"),
+    (tick, "tick", "copy.duckdb"),
+    (clock, "clock", "copy.duckdb"),
+    (beat, "beat", "copy.duckdb 30"),
+    (pause, "replica pause", "copy.duckdb"),
+    (resume, "replica resume", "copy.duckdb"),
+    (unlock, "replica unlock", "copy.duckdb"),
+    (lock, "replica lock", "copy.duckdb"),
+    (drop, "replica drop", "app.duckdb"),
 )

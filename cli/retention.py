@@ -42,7 +42,10 @@ def retention(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show or set what wlc prune keeps, and how often a snapshot is taken; shows how far back one can go."""
+    """Show or set what wlc prune keeps, and how far back one can go.
+
+    Also how often a snapshot is taken.
+    """
     import wlc
 
     kept = wlc.retention(
@@ -87,19 +90,24 @@ def tag(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """List tags, or give a tick a name that keeps it from being pruned; wlr replicate --until NAME goes there."""
+    """List tags, or name a tick, which keeps it from being pruned.
+
+    wlr replicate --until NAME goes there.
+    """
     import wlc
 
     options = storage_options(storage_option)
     if name is None:
         if delete or tick is not None:
-            raise InvalidError("a tag needs a name", hint=f"wlc tag {shlex.quote(db)} NAME --tick N")
+            raise InvalidError("a tag needs a name", hint=f"wlc farm tag {shlex.quote(db)} NAME --tick N")
         return _tags(wlc.tags(db, farm=farm, storage_options=options))
     if not delete:
         return _tags([wlc.tag(db, name, tick, farm=farm, storage_options=options)])
     if tick is not None:
         message = f"tag {name} is deleted wherever it is"
-        raise InvalidError(message, hint=f"leave --tick out: wlc tag {shlex.quote(db)} {shlex.quote(name)} --delete")
+        raise InvalidError(
+            message, hint=f"leave --tick out: wlc farm tag {shlex.quote(db)} {shlex.quote(name)} --delete"
+        )
     return Value("deleted", wlc.untag(db, name, farm=farm, storage_options=options).name)
 
 
@@ -128,7 +136,9 @@ def prune(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Delete log files and snapshots that no policy, tag or registered reader needs, and show why.
+    """Delete log files and snapshots that nothing needs any more.
+
+    Policies, tags and registered readers keep what they need; the answer says which.
 
     Without a policy (wlc retention) the newest snapshot and the log after it stay, and the command asks before.
     """
@@ -206,7 +216,7 @@ def _shown(window: Window | None) -> str:
 
 # Each with the example that its help shows.
 COMMANDS = (
-    (retention, "wlc retention sales --keep 30d --keep-daily 30 --keep-weekly 12 --snapshot-every 1d"),
-    (tag, "wlc tag sales before-import --tick 1040"),
-    (prune, "wlc prune sales --dry-run"),
+    (retention, "retention", "sales --keep 30d --keep-daily 30 --keep-weekly 12 --snapshot-every 1d"),
+    (tag, "farm tag", "sales before-import --tick 1040"),
+    (prune, "prune", "sales --dry-run"),
 )

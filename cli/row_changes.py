@@ -1,6 +1,6 @@
 """Commands of `wlr` on the changes of rows: feed, changes, diff.
 
-The work of `wlr changes`: rounds of changes, written to a file, a pipe, or a terminal.
+The work of `wlr rows changes`: rounds of changes, written to a file, a pipe, or a terminal.
 """
 
 from __future__ import annotations
@@ -200,7 +200,10 @@ def feed(
     storage_option: StorageOptions = None,
     **given: Unpack[FeedOptions],
 ) -> Iterator[Report]:
-    """Write every change of some tables to a file or a topic of Kafka, in the order of the log."""
+    """Write every change of tables to a file or a topic of Kafka.
+
+    Changes are in the order of the log.
+    """
     options = storage_options(storage_option)
     keepalive = wlc.Keepalive() if follow else None
 
@@ -248,7 +251,10 @@ def changes(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Write which rows transactions removed from a table and added to it, in the order of the log."""
+    """List the rows that transactions removed and added.
+
+    They are those of one table, in the order of the log.
+    """
     options = storage_options(storage_option)
     request = ChangesRequest(db, table, since, until, snapshot, format, out, follow)
     with request.opened(farm, options) as write_round:
@@ -268,7 +274,10 @@ def diff(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show how many rows of each table differ between two transactions, or which rows of one table do."""
+    """Show which rows differ between two transactions.
+
+    Without --table, how many rows of each table do.
+    """
     first, last = two_ticks(tick)
     options = storage_options(storage_option)
     if table is None:
@@ -281,7 +290,7 @@ def diff(
 
 # Each with the example that its help shows.
 COMMANDS = (
-    (feed, "wlr feed sales --farm s3://bucket/farm --table main.orders --to orders.jsonl --follow"),
-    (changes, "wlr changes sales --farm s3://bucket/farm --table main.orders --since 1040 --format csv"),
-    (diff, "wlr diff copy.duckdb --tick 1040:1050 --table main.orders"),
+    (feed, "feed", "sales --farm s3://bucket/farm --table main.orders --to orders.jsonl --follow"),
+    (changes, "rows changes", "sales --farm s3://bucket/farm --table main.orders --since 1040 --format csv"),
+    (diff, "rows diff", "copy.duckdb --tick 1040:1050 --table main.orders"),
 )

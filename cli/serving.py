@@ -1,4 +1,4 @@
-"""Commands of `wlr` that run everything that a file names: serve, unit."""
+"""The command `wlr serve`: run everything that a file names."""
 
 from __future__ import annotations
 
@@ -44,12 +44,33 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write metrics for Prometheus' textfile collector.")
     ] = None,
+    unit: Annotated[
+        bool, typer.Option("--unit", help="Only show a hardened unit of systemd that runs this command.")
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Only write the unit into --folder, and say what to type next.")
+    ] = False,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who runs the unit; default is the owner of its folders.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --install: where to; default is /etc/systemd/system.")
+    ] = None,
 ) -> Report | None:
-    """Follow, publish, snapshot, prune, verify and drill everything that CONFIG names, in one process.
+    """Run everything that CONFIG names, in one process.
 
-    SIGHUP reads CONFIG again; SIGTERM and Ctrl-C finish what is being applied.
+    It follows, publishes, takes snapshots, prunes, verifies and drills. SIGHUP reads CONFIG again; SIGTERM and Ctrl-C
+    finish what is being applied.
     """
     from wlr.service.settings_file import read_settings
+
+    shown = shlex.quote(str(config))
+    if folder is not None and not install:
+        raise InvalidError("--folder goes with --install", hint=f"wlr serve {shown} --install")
+    if user is not None and not (unit or install):
+        raise InvalidError("--user goes with --unit or --install", hint=f"wlr serve {shown} --unit")
+    if unit or install:
+        return _unit(config, user, folder, install=install)
 
     def read() -> ServiceSettings:
         settings = read_settings(config, asks_farms=check)
@@ -189,29 +210,16 @@ def _signals() -> Iterator[Callable[[float], int | None]]:
         yield wait
 
 
-def unit(
-    config: Config = Path("dbfarm.toml"),
-    install: Annotated[
-        bool, typer.Option("--install", help="Write it into --folder and say what to type next.")
-    ] = False,
-    user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who runs the service; default is the owner of its folders.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="With --install: where to; default is /etc/systemd/system.")
-    ] = None,
-) -> Iterator[Report]:
-    """Show, or install, a hardened unit of systemd that runs wlr serve CONFIG."""
+def _unit(config: Path, user: str | None, folder: Path | None, *, install: bool) -> Report | None:
+    """Show the unit of systemd that runs the service, or write it."""
     from wlr.service.settings_file import read_settings
     from wlr.service.systemd_unit import FOLDER, NAME, unit_text
 
     path = config.absolute()
     text = unit_text(_program(), path, read_settings(path, is_run_here=False), user)
     if not install:
-        if folder is not None:
-            raise InvalidError("--folder goes with --install", hint=f"wlr unit {shlex.quote(str(config))} --install")
         print(text, end="")
-        return
+        return None
     file = (folder or FOLDER) / NAME
     half = file.with_name(f".{NAME}.{os.getpid()}")
     try:
@@ -219,7 +227,7 @@ def unit(
         half.replace(file)
     finally:
         half.unlink(missing_ok=True)
-    yield Listing(("wrote", "next"), [(str(file), "systemctl daemon-reload && systemctl enable --now " + NAME)])
+    return Listing(("wrote", "next"), [(str(file), "systemctl daemon-reload && systemctl enable --now " + NAME)])
 
 
 def _program() -> str:

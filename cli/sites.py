@@ -48,7 +48,9 @@ def join(
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Make another site of a database: a new file with all its rows, and a history and folder of its own.
+    """Make another site of a database.
+
+    It is a new file with all rows, and has a history and folder of its own.
 
     A command that was interrupted goes on when it is run again.
     """
@@ -72,7 +74,7 @@ def join(
             except InvalidError as error:
                 if error.path != source:
                     raise
-                anew = f"wlc join FILE {_place(name, farm)} --site {site}"
+                anew = f"wlc site join FILE {_place(name, farm)} --site {site}"
                 raise InvalidError(error.message, hint=f"name a file that is not there: {anew}", path=source) from error
         return record(
             wlc.join(
@@ -113,14 +115,14 @@ def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | No
         ),
         err=True,
     )
-    command = f"wlc join {shlex.quote(source)} {_place(name, farm)} --site {site} --again --yes"
+    command = f"wlc site join {shlex.quote(source)} {_place(name, farm)} --site {site} --again --yes"
     if not sys.stdin.isatty():
         raise InvalidError(
             f"to begin anew, site {site} gives up what nobody has taken, which needs your agreement",
-            hint=f"take it first, if the primary still can: wlc take PRIMARY; or agree: {command}",
+            hint=f"take it first, if the primary still can: wlc site take PRIMARY; or agree: {command}",
         )
     if not typer.confirm("Go on?", err=True):
-        raise InvalidError("nothing was changed", hint="take it first, if the primary still can: wlc take PRIMARY")
+        raise InvalidError("nothing was changed", hint="take it first, if the primary still can: wlc site take PRIMARY")
 
 
 def take(
@@ -132,7 +134,10 @@ def take(
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Take what other sites published: their transactions become a part of this database and of its log."""
+    """Take what other sites published into this database.
+
+    Their transactions become a part of this database and of its log.
+    """
     import wlc
 
     options = storage_options(storage_option)
@@ -141,7 +146,7 @@ def take(
         with working("taking into {}", Path(without_password(source)).name):
             done = wlc.take(source, site=from_, dry_run=dry_run, storage_options=options)
         if not dry_run and any(each.in_conflict or each.own_rejected for each in done):
-            typer.echo(f"Rows were rejected: wlc exceptions {shlex.quote(source)}", err=True)
+            typer.echo(f"Rows were rejected: wlc site exceptions {shlex.quote(source)}", err=True)
         return done
 
     yield from in_rounds(
@@ -175,7 +180,10 @@ SITE_COLUMNS = (
 
 
 def sites(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """Show the sites of a database: what each has published, who has it, and what may be in conflict."""
+    """Show the sites of a database, and what each has published.
+
+    Also who has it, and what may be in conflict.
+    """
     import wlc
 
     found = wlc.sites(db, farm=farm, storage_options=storage_options(storage_option))
@@ -194,7 +202,10 @@ def role(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Give a site another role: none neither reads nor is read; primary needs the file of the present one as DB."""
+    """Give a site another role: primary, secondary, none or pass.
+
+    none neither reads nor is read; primary needs the file of the present one as DB.
+    """
     import wlc
 
     options = storage_options(storage_option)
@@ -210,7 +221,7 @@ def leave(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Let a site leave the database: its log ends, and others stop waiting for it."""
+    """Let a site leave: its log ends, and no site waits for it."""
     import wlc
 
     return _roles(wlc.leave(db, site, farm=farm, force=force, storage_options=storage_options(storage_option)))
@@ -221,9 +232,9 @@ def _roles(circle: Circle) -> Report:
 
 
 COMMANDS = (
-    (join, "wlc join rome.duckdb --name sales --site rome --farm s3://bucket/farm"),
-    (take, "wlc take rome.duckdb --follow"),
-    (sites, "wlc sites sales --farm s3://bucket/farm"),
-    (role, "wlc role sales rome none"),
-    (leave, "wlc leave sales rome"),
+    (join, "site join", "rome.duckdb --name sales --site rome --farm s3://bucket/farm"),
+    (take, "site take", "rome.duckdb --follow"),
+    (sites, "site list", "sales --farm s3://bucket/farm"),
+    (role, "site role", "sales rome none"),
+    (leave, "site leave", "sales rome"),
 )

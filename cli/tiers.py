@@ -37,7 +37,7 @@ TargetOptions = Annotated[
 To = Annotated[str | None, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")]
 Pushes = Annotated[
     str | None,
-    typer.Option("--pushes", metavar="URL", help="Fill the places listed there by wlc push, instead of --to."),
+    typer.Option("--pushes", metavar="URL", help="Fill the places listed there by wlc tier push, instead of --to."),
 ]
 
 
@@ -63,7 +63,9 @@ def ship(
     target_option: TargetOptions = None,
     **given: Unpack[RelayOptions],
 ) -> Iterator[Report]:
-    """Copy a database of the farm byte for byte to another farm, a relay: new snapshots and batches only.
+    """Copy a database byte for byte to another farm, a relay.
+
+    Only new snapshots and batches are copied.
 
     Replicas read a relay as they read the original: wlr replicate DB --farm URL.
     """
@@ -112,7 +114,7 @@ def ship(
 def _refuse(has_others: object) -> None:
     if has_others:
         raise InvalidError(
-            "--pushes goes with --class, --follow and --limit-rate only", hint="wlc ship DB --pushes URL --follow"
+            "--pushes goes with --class, --follow and --limit-rate only", hint="wlc tier ship DB --pushes URL --follow"
         )
 
 
@@ -129,10 +131,10 @@ def _named(db: str, farm: str | None) -> str:
 
 def _checked_place(named: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:
     if to is None:
-        raise InvalidError("a relay needs a place", hint=f"wlc ship {named} --to URL")
+        raise InvalidError("a relay needs a place", hint=f"wlc tier ship {named} --to URL")
     if prune_every is not None and not follow:
         place, every = shlex.quote(without_password(to)), shlex.quote(prune_every)
-        again = f"wlc ship {named} --to {place} --follow --prune-every {every}"
+        again = f"wlc tier ship {named} --to {place} --follow --prune-every {every}"
         raise InvalidError("--prune-every needs --follow", hint=again)
     return to
 
@@ -152,7 +154,9 @@ def _push_on(begin: Callable[[], wlc.Pusher], registry: str, *, follow: bool) ->
         if before is None and not (done.shipped or done.failed):
             # A list that is still empty cannot be told from a URL that is wrong.
             quoted = shlex.quote(registry)
-            typer.echo(f"warning: {registry} names no place to fill: wlc push {quoted} add NAME --to URL", err=True)
+            typer.echo(
+                f"warning: {registry} names no place to fill: wlc tier push {quoted} add NAME --to URL", err=True
+            )
         return done
 
     with ExitStack() as stack:
@@ -200,24 +204,18 @@ TIER_COLUMNS = ("tier", "id", "kind", "state", "marks", "used", "fanout", "tick"
 
 def tiers(
     db: Database,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="K=V", help="Change a setting of the tree; may be repeated."),
-    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Show who reads from whom, tier by tier: state, fan-out, position, lag, last seen.
+    """Show who reads from whom, tier by tier.
+
+    Each with state, fan-out, position, lag, and when it was last seen.
 
     Ends with exit code 9 when somebody is stuck, or a relay is cut off from the origin.
     """
     import wlc
 
-    options = storage_options(storage_option)
-    if setting:
-        yield record(wlc.set_tiers(db, setting, farm=farm, storage_options=options))
-        return
-    tree = wlc.tier_tree(db, farm=farm, storage_options=options)
+    tree = wlc.tier_tree(db, farm=farm, storage_options=storage_options(storage_option))
     rows = [_tier_row(member) for member in tree.members]
     yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
@@ -234,8 +232,23 @@ def tiers(
         relay = tree.cut_off[0].url.rpartition("/")[0]
         raise ExceededError(
             f"no path leads to the origin from {listed}: relays that read in a circle, or from what is not registered",
-            hint=f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(relay)} --upstream auto",
+            hint=f"wlc tier ship {shlex.quote(tree.url)} --to {shlex.quote(relay)} --upstream auto",
         )
+
+
+def set_tiers(
+    db: Database,
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE", help="Settings and their new values.")],
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Change settings of the tree, such as stuck_s=600, and show all.
+
+    They hold for all members.
+    """
+    import wlc
+
+    return record(wlc.set_tiers(db, settings, farm=farm, storage_options=storage_options(storage_option)))
 
 
 def _tier_row(member: TierMember) -> tuple[object, ...]:
@@ -248,17 +261,17 @@ def _tier_row(member: TierMember) -> tuple[object, ...]:
 
 def upstream(
     db: Database,
-    member: Annotated[str, typer.Argument(metavar="ID", help="Id of a place that serves, as wlc tiers shows it.")],
+    member: Annotated[str, typer.Argument(metavar="ID", help="Id of a place that serves, as wlc tier show shows it.")],
     inactive: Annotated[bool, typer.Option("--inactive", help="Nobody may read there; readers move away.")] = False,
     active: Annotated[bool, typer.Option("--active", help="Readers may choose it again.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Take a place that serves out of the choice of readers, or put it back."""
+    """Take a place out of the choice of readers, or put it back."""
     import wlc
 
     if active == inactive:
-        hint = f"wlc upstream {_named(db, farm)} {shlex.quote(member)} --inactive"
+        hint = f"wlc tier upstream {_named(db, farm)} {shlex.quote(member)} --inactive"
         raise InvalidError("give either --inactive or --active", hint=hint)
     options = storage_options(storage_option)
     done = wlc.set_upstream(db, member, is_active=active, farm=farm, storage_options=options)
@@ -288,7 +301,10 @@ def forget(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Forget a replica or relay that is gone: its registration, its claims, its entry as an upstream."""
+    """Forget a replica or relay that is gone.
+
+    Its registration, its claims and its entry as an upstream are removed.
+    """
     import wlc
 
     return record(wlc.forget(db, member, farm=farm, storage_options=storage_options(storage_option)))
@@ -310,18 +326,21 @@ def push(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """List, add or remove who must be served by pushing: wlc ship --pushes DB, run where the data comes from."""
+    """List, add or remove places that must be filled by pushing.
+
+    wlc tier ship --pushes DB, run where the data comes from, fills them.
+    """
     import wlc
     from wlc.tiers.upstreams import Push
 
     if action not in ("list", "add", "remove") or (action == "list") != (entry is None):
-        raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {_named(db, None)} add NAME --to URL")
+        raise InvalidError(f"{action!r} is not complete", hint=f"wlc tier push {_named(db, None)} add NAME --to URL")
     if action != "add" and (to or host or class_name or site):
-        raise InvalidError("--to, --host, --class and --site are for add only", hint="wlc push --help")
+        raise InvalidError("--to, --host, --class and --site are for add only", hint="wlc tier push --help")
     name = entry or ""
     if to and "/" not in to:
         folder = f"{to}/{db.rstrip('/').rpartition('/')[2]}"
-        hint = f"wlc push {shlex.quote(db)} add {shlex.quote(name)} --to {shlex.quote(folder)}"
+        hint = f"wlc tier push {shlex.quote(db)} add {shlex.quote(name)} --to {shlex.quote(folder)}"
         raise InvalidError(f"--to {to} is not the folder of a database", hint=hint)
     found = wlc.push_list(
         db,
@@ -335,10 +354,11 @@ def push(
 
 # Each with the example that its help shows.
 COMMANDS = (
-    (ship, "wlc ship sales --to s3://branch/farm --follow"),
-    (tiers, "wlc tiers sales --farm s3://bucket/farm"),
-    (upstream, "wlc upstream sales 9f2c1d --inactive"),
-    (fanout, "wlc fanout sales 4"),
-    (forget, "wlc forget sales 9f2c1d"),
-    (push, "wlc push s3://edge/farm/sales add edge --to s3://edge/farm/sales"),
+    (ship, "tier ship", "sales --to s3://branch/farm --follow"),
+    (tiers, "tier show", "sales --farm s3://bucket/farm"),
+    (set_tiers, "tier set", "sales stuck_s=600 pending_s=600"),
+    (upstream, "tier upstream", "sales 9f2c1d --inactive"),
+    (fanout, "tier fanout", "sales 4"),
+    (forget, "farm forget", "sales 9f2c1d"),
+    (push, "tier push", "s3://edge/farm/sales add edge --to s3://edge/farm/sales"),
 )

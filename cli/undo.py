@@ -33,7 +33,9 @@ def undo(
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Undo transactions by a new one, which gives rows the values that they had before, and publish it.
+    """Undo transactions by a new one, and publish it.
+
+    Rows get the values that they had before.
 
     If a row was changed since, it is listed with what stands there and what was expected, and nothing is written: exit
     code 5. Transactions that change the schema are refused.
@@ -64,4 +66,4 @@ def _row(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {text(value, null='NULL')}" for name, value in values.items())
 
 
-COMMANDS = ((undo, "wlc undo sales.duckdb --tick 1041:1044 --dry-run"),)
+COMMANDS = ((undo, "undo", "sales.duckdb --tick 1041:1044 --dry-run"),)

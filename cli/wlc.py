@@ -28,6 +28,7 @@ from .options import Database, Farm, Source, StorageOptions, beat_of, storage_op
 from .output import Fields, Listing, Report, Sentence, Value, counted, for_person, record, with_units
 from .overview import COMMANDS as LOOKING_COMMANDS
 from .overview import list_databases, log
+from .programs import WLC
 from .progress import working
 from .retention import COMMANDS as KEEPING_COMMANDS
 from .sites import COMMANDS as SITE_COMMANDS
@@ -39,19 +40,7 @@ if TYPE_CHECKING:
     from wlr.care.farm_audit import FarmAudit
 
 
-app = new_app(
-    "Capture what a master database commits and publish it to a farm.",
-    {
-        "Write and publish": ("master", "sql", "run", "flush", "beat", "snapshot", "stop"),
-        "Choose what leaves": ("derive",),
-        "Look": ("status", "tick", "clock", "log", "list", "replicas", "doctor", "report"),
-        "Mend and go back": ("verify", "repair", "undo"),
-        "Keep and delete": ("retention", "tag", "prune", "forget"),
-        "Relays and tiers": ("ship", "tiers", "upstream", "fanout", "push"),
-        "Several sites": ("join", "take", "sites", "role", "leave", "rule", "conflicts", "exceptions"),
-        "Secure": ("key",),
-    },
-)
+app = new_app(WLC)
 
 
 def main() -> None:
@@ -59,7 +48,7 @@ def main() -> None:
     sys.exit(run_app(app, "wlc"))
 
 
-@command(app, example="wlc master sales.duckdb --farm s3://bucket/farm --beat 60")
+@command(app, "master", example="sales.duckdb --farm s3://bucket/farm --beat 60")
 def master(
     source: Source,
     farm: Annotated[
@@ -163,9 +152,12 @@ def _agree_to_identity(source: str, patterns: Sequence[str], *, is_agreed: bool)
     typer.confirm("Go on?", abort=True, err=True)
 
 
-@command(app, example="wlc run postgresql://localhost/shop", goes_on=True)
+@command(app, "run", example="postgresql://localhost/shop", goes_on=True)
 def run(source: Source, storage_option: StorageOptions = None) -> Report:
-    """Publish what a PostgreSQL master commits, on the beat, until stopped with SIGTERM or Ctrl-C."""
+    """Publish a PostgreSQL master on the beat, until stopped.
+
+    SIGTERM or Ctrl-C stop it; the batch at hand is finished.
+    """
     import wlc
 
     is_stopped = stop_on_signal()
@@ -177,7 +169,7 @@ def run(source: Source, storage_option: StorageOptions = None) -> Report:
     return record(wlc.run(source, is_stopped=is_stopped, tell=tell, storage_options=options))
 
 
-@command(app, example="wlc sql sales.duckdb \"insert into orders values (1, 'pen')\"")
+@command(app, "sql", example="sales.duckdb \"insert into orders values (1, 'pen')\"")
 def sql(
     source: Source,
     statements: Annotated[str | None, typer.Argument(metavar="SQL", help="One or more statements.")] = None,
@@ -186,7 +178,7 @@ def sql(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Run SQL on a master with capture, and show the rows of the last statement."""
+    """Run SQL on a master with capture, and show the result."""
     import wlc
 
     text = _sql_text(statements, file)
@@ -239,7 +231,7 @@ def _sql_text(statements: str | None, file: str | None) -> str:
         raise InvalidError(f"cannot read {file}: {error}", hint="wlc sql SOURCE -f FILE", path=file) from error
 
 
-@command(app, example="wlc flush sales.duckdb")
+@command(app, "flush", example="sales.duckdb")
 def flush(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish now what was committed."""
     import wlc
@@ -256,7 +248,7 @@ def flush(source: Source, storage_option: StorageOptions = None) -> Report:
     return Sentence(said, record(done).values)
 
 
-@command(app, example="wlc snapshot sales --farm s3://bucket/farm --from-log")
+@command(app, "snapshot", example="sales --farm s3://bucket/farm --from-log")
 def snapshot(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself; with --from-log, a DB.")],
     from_log: Annotated[bool, typer.Option("--from-log", help="Make it from the newest snapshot and the log.")] = False,
@@ -266,7 +258,7 @@ def snapshot(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Take a new snapshot at the current tick, from which new replicas start."""
+    """Take a new snapshot, from which new replicas start."""
     options = storage_options(storage_option)
     with working("taking a snapshot") as progress:
         if from_log:
@@ -285,7 +277,7 @@ def snapshot(
     )
 
 
-@command(app, example="wlc stop sales.duckdb")
+@command(app, "stop", example="sales.duckdb")
 def stop(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish the rest and end the history.
 
@@ -298,9 +290,12 @@ def stop(source: Source, storage_option: StorageOptions = None) -> Report:
         return record(wlc.stop(source, storage_options=options))
 
 
-@command(app, example="wlc repair sales.duckdb")
+@command(app, "farm repair", example="sales.duckdb")
 def repair(source: Source, storage_option: StorageOptions = None) -> Report:
-    """Publish what was written without capture, found by comparing with the published state."""
+    """Publish what was written to a master without capture.
+
+    It is found by comparing the database with the published state.
+    """
     import wlc
     import wlr
     from wlc.masters.operations import check_repair
@@ -323,7 +318,7 @@ def repair(source: Source, storage_option: StorageOptions = None) -> Report:
 TABLE_COLUMNS = ("table", "outcome", "rows", "expected")
 
 
-@command(app, example="wlc verify sales --farm s3://bucket/farm --full")
+@command(app, "farm verify", example="sales --farm s3://bucket/farm --full")
 def verify(
     db: Database,
     full: Annotated[
@@ -338,7 +333,10 @@ def verify(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Read the farm and check that every file exists, is as it was written, and fits the others."""
+    """Check that every file of a database is as it was written.
+
+    It also checks that no file is missing, and that the files fit each other.
+    """
     options = storage_options(storage_option)
     if source:
         if window is not None:
@@ -372,7 +370,7 @@ def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[R
         raise CorruptError(f"{tables} changed without being captured", hint=differing[0].hint)
 
 
-@command(app, example="wlc beat sales 60")
+@command(app, "beat", example="sales 60")
 def beat(
     db: Database,
     seconds: Annotated[
@@ -388,7 +386,10 @@ def beat(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show or set the beat, and what tells a quiet master from a dead one."""
+    """Show or set the longest time until a commit is published.
+
+    Also what tells a quiet master from a dead one.
+    """
     import wlc
     from wlc.farm.health import SIGN_EVERY, read_health
 
@@ -406,9 +407,9 @@ def beat(
     return Sentence(" ".join(said), {"beat_s": beat_s} | {name: age.total_seconds() for name, age in values.items()})
 
 
-@command(app, example="wlc status sales --farm /srv/farm --json")
+@command(app, "status", example="sales --farm /srv/farm --json")
 def status(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """Show the state of a master: last tick, unpublished transactions, bytes of log."""
+    """Show a master: last tick, unpublished transactions, log."""
     import wlc
 
     found = wlc.status(db, farm=farm, storage_options=storage_options(storage_option))
@@ -417,7 +418,7 @@ def status(db: Database, farm: Farm = None, storage_option: StorageOptions = Non
     return for_person(found, wrong)
 
 
-@command(app, example="wlc tick sales")
+@command(app, "tick", example="sales")
 def tick(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
     """Show the last published tick."""
     import wlc
@@ -425,15 +426,18 @@ def tick(db: Database, farm: Farm = None, storage_option: StorageOptions = None)
     return Value("tick", wlc.tick(db, farm=farm, storage_options=storage_options(storage_option)))
 
 
-@command(app, example="wlc clock sales")
+@command(app, "clock", example="sales")
 def clock(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """Show the commit time of the last published transaction; empty if there is no such transaction."""
+    """Show the commit time of the last published transaction.
+
+    It is empty if there is no such transaction.
+    """
     import wlc
 
     return Value("clock", wlc.clock(db, farm=farm, storage_options=storage_options(storage_option)))
 
 
-@command(app, example="wlc key encryption farm.key")
+@command(app, "farm key", example="encryption farm.key")
 def key(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="encryption or signing.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; the new key becomes its first.")],
@@ -450,8 +454,8 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
-command(app, example="wlc log sales --since yesterday --what DROP")(log)
-command(app, example="wlc list s3://bucket/farm", name="list")(list_databases)
+command(app, "log", example="sales --since yesterday --what DROP")(log)
+command(app, "list", example="s3://bucket/farm")(list_databases)
 _MORE = (
     *LOOKING_COMMANDS,
     *KEEPING_COMMANDS,
@@ -461,8 +465,8 @@ _MORE = (
     *UNDO_COMMANDS,
     *DERIVING_COMMANDS,
 )
-for _function, _example in _MORE:
-    command(app, example=_example)(_function)
+for _function, _path, _example in _MORE:
+    command(app, _path, example=_example)(_function)
 
 
 if __name__ == "__main__":

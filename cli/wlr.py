@@ -37,24 +37,16 @@ from .options import (
     typed,
 )
 from .output import Fields, Lines, Listing, Report, for_person, record
+from .programs import WLR
 from .progress import working
 from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
-from .serving import serve, unit
+from .serving import serve
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-app = new_app(
-    "Roll a replica forward from a farm: to the end, to a time, or to a transaction.",
-    {
-        "Replicate": ("replicate", "switch", "pause", "resume", "beat", "drop"),
-        "Look": ("status", "tick", "clock", "files", "attach"),
-        "Check and mend": ("verify", "repair", "drill", "accept", "retry", "unlock", "lock", "prune"),
-        "Changes of rows": ("feed", "changes", "diff"),
-        "As a service": ("serve", "unit"),
-    },
-)
+app = new_app(WLR)
 
 
 def main() -> None:
@@ -75,7 +67,7 @@ Until = Annotated[
 Unregistered = Annotated[bool, typer.Option("--no-register", help="Do not register this replica in the farm.")]
 
 
-@command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
+@command(app, "replicate", example="sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
 @takes(ReplicaOptions, before="no_register")
 def replicate(
     into: Into,
@@ -95,7 +87,10 @@ def replicate(
     storage_option: StorageOptions = None,
     **given: Unpack[ReplicaOptions],
 ) -> Iterator[Report]:
-    """Create a replica from the newest suitable snapshot, or roll it forward from its position."""
+    """Create a replica, or roll it forward from its position.
+
+    A new one begins with the newest suitable snapshot.
+    """
     stop = _fixed(until, dry_run=dry_run) if follow else until
     waits = follow and (until is not None or tick is not None)
     options = storage_options(storage_option)
@@ -165,7 +160,7 @@ def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
         return until
 
 
-@command(app, example="wlr switch copy.duckdb /srv/farm/sales")
+@command(app, "replica switch", example="copy.duckdb /srv/farm/sales")
 def switch(
     target: Target,
     upstream: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm or URL of the database's folder.")],
@@ -174,20 +169,23 @@ def switch(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Let a replica read a relay, or another site, once the logs prove that it holds the same; no row is copied."""
+    """Let a replica read a relay, or another site, from now on.
+
+    The logs must prove that it holds the same; no row is copied.
+    """
     options = storage_options(storage_option)
     return record(
         wlr.switch(target, upstream, farm=farm, storage_options=options, register=not no_register, dry_run=dry_run)
     )
 
 
-@command(app, example="wlr accept copy.duckdb")
+@command(app, "accept", example="copy.duckdb")
 def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     """Skip exactly the one transaction whose replay failed."""
     return record(wlr.accept(target, storage_options=storage_options(storage_option)))
 
 
-@command(app, example="wlr retry copy.duckdb --tick 1041")
+@command(app, "replica retry", example="copy.duckdb --tick 1041")
 def retry(
     target: Target,
     tick: Annotated[
@@ -195,23 +193,26 @@ def retry(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Apply the rows of accepted transactions, which a DuckDB or PostgreSQL replica keeps, if they fit now."""
+    """Apply the rows of accepted transactions, if they fit now.
+
+    A DuckDB or PostgreSQL replica keeps these rows.
+    """
     done = wlr.retry(target, tick, storage_options=storage_options(storage_option))
     return Listing(("tick", "rows"), [(each.tick, each.rows) for each in done])
 
 
-@command(app, example="wlr files lake main.orders --tick 1040")
+@command(app, "lake files", example="lake main.orders --tick 1040")
 def files(
     target: Target,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="schema.table, or a table of schema main.")],
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="As of this transaction.")] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """List the files that hold a table of a Parquet replica, for any tool that reads Parquet."""
+    """List the files of a table, for any tool that reads Parquet."""
     return Lines(wlr.files(target, table, tick=tick, storage_options=storage_options(storage_option)))
 
 
-@command(app, example="wlr attach lake views.duckdb")
+@command(app, "lake attach", example="lake views.duckdb")
 def attach(
     target: Target,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The DuckDB file for the views; made if there is none.")],
@@ -220,11 +221,14 @@ def attach(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Make views of all tables of a Parquet replica in a DuckDB file, typed, as of one tick; run it again for newer."""
+    """Make views of all tables of a lake in a DuckDB file.
+
+    They have the declared types, as of one tick; run the command again for a newer one.
+    """
     return record(wlr.attach(target, file, tick=tick, storage_options=storage_options(storage_option)))
 
 
-@command(app, example="wlr prune lake --keep '3 days' --dry-run")
+@command(app, "lake prune", example="lake --keep '3 days' --dry-run")
 def prune(
     target: Target,
     keep: Annotated[
@@ -233,16 +237,18 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Remove old ticks of a Parquet replica, and every file that no readable tick needs."""
+    """Remove old ticks of a lake, and files that none needs.
+
+    Every file goes that no readable tick needs.
+    """
     options = storage_options(storage_option)
     with working("pruning {}", place_of(target)):
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
 
 
-for _function, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
-    command(app, example=_example)(_function)
-command(app, example="wlr serve /etc/dbfarm/dbfarm.toml", goes_on=True)(serve)
-command(app, example="wlr unit /etc/dbfarm/dbfarm.toml --install")(unit)
+for _function, _path, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
+    command(app, _path, example=_example)(_function)
+command(app, "serve", example="/etc/dbfarm/dbfarm.toml", goes_on=True, ends_with=("check", "unit", "install"))(serve)
 
 
 if __name__ == "__main__":

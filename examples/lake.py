@@ -84,7 +84,7 @@ def tell(rows: int, work: Path) -> int:
     say("5. Spark rolls the replica forward to the moment before")
     run("wlr", "replicate", "--into", LAKE, "--until", moment, "--engine", "spark", "--master", "local[2]")
     run("wlr", "status", LAKE)
-    run("wlr", "files", LAKE, "orders")
+    run("wlr", "lake", "files", LAKE, "orders")
 
     say("6. The same question to all of them")
     with duckdb.connect(str(before), read_only=True) as connection:

@@ -58,7 +58,7 @@ def main() -> int:
 
     say("4. The line is back. Oslo, the primary, takes what the others wrote, and rejects what is in conflict")
     wlc.take("oslo.duckdb")
-    run("wlc exceptions oslo.duckdb")
+    run("wlc site exceptions oslo.duckdb")
     show("customers", "oslo", "rome")
 
     say("5. Rome and Paris take; the order of each site arrives at the others through Oslo")
@@ -66,14 +66,14 @@ def main() -> int:
         wlc.take(f"{site}.duckdb")
 
     say("6. Who has what")
-    run("wlc sites shop --farm farm")
+    run("wlc site list shop --farm farm")
     is_equal = not [table for table in ("orders", "prices", "customers") if not show(table, *SITES)]
     say(f"{'All sites are equal' if is_equal else 'The sites DIFFER'}. The files are in {work}")
     return 0 if is_equal else 1
 
 
 def join(site: str) -> None:
-    """Make a file with everything that Oslo has published, and make it a site, as `wlc join` does."""
+    """Make a file with everything that Oslo has published, and make it a site, as `wlc site join` does."""
     file = f"{site}.duckdb"
     begin = wlc.joined_from(file, name="shop", site=site, farm="farm")
     if begin is not None:

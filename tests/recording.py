@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import coverage
 import pytest
-import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,13 +171,11 @@ def _without_quick_test(functions: dict[str, dict[str, list[str]]]) -> list[str]
 def _entrances() -> Iterator[FunctionType]:
     """Yield the functions of all commands, and the public functions of Python."""
     # Not at the top: lines that run at import are counted, too.
-    import cli.wlc
-    import cli.wlr
     import wlc
     import wlr
+    from tests.commands import commands
 
-    for program in (cli.wlc.app, cli.wlr.app):
-        yield from (command.callback for command in typer.main.get_command(program).commands.values())  # type: ignore[attr-defined]
+    yield from (cast("FunctionType", command.callback) for command in commands().values())
     for package in (wlc, wlr):
         public = (getattr(package, name) for name in package.__all__)
         yield from (value for value in public if isinstance(value, FunctionType))

@@ -65,7 +65,7 @@ class Sites:
         self.names.append("oslo")
 
     def join(self, site: str, *, start: str | None = None, again: bool = False) -> None:
-        """Make another site, as `wlc join` does."""
+        """Make another site, as `wlc site join` does."""
         file = self.file(site)
         if again:
             wlc.begin_anew(file, name="sales", farm=self.farm, site=site)

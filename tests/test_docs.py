@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 import pytest
-import typer
 
-import cli.wlc
-import cli.wlr
+import wlc
+import wlr
+from cli.programs import WLC, WLR
+from tests.commands import commands, named
 from tests.selection import SLOW_FILE
 from wlc.farm import errors
 from wlc.farm.config import format_beat
 from wlc.tiers.tier_settings import DEFAULTS, NAMES
 
+if TYPE_CHECKING:
+    import typer
+
 ROOT = Path(__file__).parent.parent
-APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
 ON_EVERY_COMMAND = {"--json", "--verbose", "--help"}
 # Of all commands that write a log; described once, too.
 ON_EVERY_COMMAND |= {"--quiet", "--log-format"}
 CLI_TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-
-
-@functools.cache
-def commands() -> dict[str, typer.core.TyperCommand]:
-    return {
-        f"{program} {name}": command
-        for program, app in APPS.items()
-        for name, command in cast("typer.core.TyperGroup", typer.main.get_command(app)).commands.items()
-    }
 
 
 def section(command: str) -> str:
@@ -73,21 +66,34 @@ def test_every_command_shows_an_example_of_itself() -> None:
     assert without == []
 
 
-def test_every_documented_command_exists() -> None:
-    documented = {
-        command
-        for heading in re.findall(r"^### (.*)$", CLI_TEXT, re.MULTILINE)
-        for command in heading_commands(heading)
-    }
-    assert documented == set(commands())
-
-
-def heading_commands(heading: str) -> list[str]:
-    return re.findall(r"\bwl[cr] [a-z]+", heading)
+def test_commands_are_documented_in_the_order_of_help() -> None:
+    documented = [part for heading in re.findall(r"^### (.*)$", CLI_TEXT, re.MULTILINE) for part in heading.split(", ")]
+    assert [named(part.split()) for part in documented] == [
+        f"{program.name} {path}" for program in (WLC, WLR) for path in program.paths
+    ]
+    groups = {f"{program.name} {word}": group for program in (WLC, WLR) for word, group in program.groups.items()}
+    headings = dict(re.findall(r"^## (wl[cr] \w+)\n\n(.*)$", CLI_TEXT, re.MULTILINE))
+    assert headings == {name: group.summary for name, group in groups.items()}
 
 
 def test_options_for_everything_are_documented_once() -> None:
     assert all(re.search(f"`{option}[ `]", CLI_TEXT) for option in ON_EVERY_COMMAND)
+
+
+def test_every_command_has_its_function_or_the_page_and_the_error_name_another() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(wl[cr] [a-z ]+)` \| (.*) \|$", text, re.MULTILINE))
+    packages = {"wlc": wlc, "wlr": wlr}
+    without = {name for name in commands() if name.split()[-1] not in packages[name.split()[0]].__all__}
+    assert without == set(listed)
+    for command, others in listed.items():
+        package, name = packages[command.split()[0]], command.split()[-1]
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': use ") as refused:
+            getattr(package, name)
+        functions = [(packages[home], function) for home, function in re.findall(r"`(wl[cr])\.(\w+)`", others)]
+        assert all(callable(getattr(home, function)) for home, function in functions)
+        first = functions[0][1] if functions else f"the command {command}"
+        assert first in str(refused.value)
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:
@@ -123,11 +129,25 @@ def test_links_lead_somewhere() -> None:
     assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
 
 
-def test_commands_in_prose_exist() -> None:
-    used = found_in_pages(r"(?:^|`|\$ )(wl[cr] [a-z]+)")
-    assert len(used) > 100
-    known = set(commands())
-    assert [f"{page.name}: {command}" for page, command in used if command not in known] == []
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, and of other places that it names."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = (re.sub(r"\]\([^)]*\)", "", heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    slugs = {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def test_links_lead_to_a_place_in_their_page() -> None:
+    links = found_in_pages(r"\]\(((?!https?://)[^)#]*#[^)]+)\)")
+    assert len(links) > 100
+    known = {page: anchors(page) for page in markdown_files()}
+    lost = []
+    for page, link in links:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if target in known and anchor not in known[target]:
+            lost.append(f"{page.name}: {link}")
+    assert lost == []
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
@@ -211,11 +231,10 @@ def test_every_name_of_comdb2_has_a_counterpart_or_a_reason() -> None:
     settings = "|".join(NAMES)
     for name, ours in rows:
         has_reason = ours.startswith("not applicable because ")
-        named = set(re.findall(r"settings? ((?:`\w+`(?:, )?)+)", ours))
+        listed = set(re.findall(r"settings? ((?:`\w+`(?:, )?)+)", ours))
         assert has_reason or "`" in ours or ours.startswith(("always", "the default", "every")), name
-        assert all(re.fullmatch(rf"(`({settings})`(, )?)+", listed) for listed in named), name
-        used = set(re.findall(r"`(wl[cr] [a-z]+)", ours))
-        assert used <= set(commands()), name
+        assert all(re.fullmatch(rf"(`({settings})`(, )?)+", names) for names in listed), name
+        assert None not in {named(used.split()) for used in re.findall(r"`(wl[cr] [a-z ]+)", ours)}, name
 
 
 def test_every_setting_of_tiers_is_documented_with_its_default() -> None:

@@ -237,6 +237,24 @@ else:
                 "ship",
             ),
         },
+        {
+            "derive": "wlr.derive",
+            "doctor": "wlr.examine",
+            "key": "the command wlc farm key",
+            "list": "wlc.databases or wlc.sites",
+            "log": "the command wlc log --json",
+            "push": "wlc.push_list",
+            "replicas": "wlc.readers",
+            "report": "wlr.report and wlr.write_report",
+            "role": "wlc.set_role",
+            "rule": "wlc.rules or wlc.set_rule",
+            "set": "wlc.set_tiers",
+            "show": "wlc.tier_tree",
+            "sql": "wlc.connect",
+            "undo": "wlr.undo",
+            "upstream": "wlc.set_upstream",
+            "verify": "wlr.verify_farm or wlc.verify_source",
+        },
     )
 
     def __dir__():

@@ -211,6 +211,7 @@ else:
                 "retry",
             ),
         },
+        {"serve": "the command wlr serve"},
     )
 
     def __dir__():

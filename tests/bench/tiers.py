@@ -1,4 +1,4 @@
-"""Relays beside plain copies of the same files, and a farm with 64 registered readers: a round of one, and `wlc tiers`."""
+"""Relays beside plain copies of the same files, and a farm with 64 registered readers: a round of one, and `wlc tier show`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _crowd(what: str, farm: str, into: Path, rounds: int) -> Iterator[Line]:
     # Another class is a reason to choose again.
     classes = iter(["prod", "beta"] * (rounds + 1))
     yield _costs(f"round that chooses among them, in a {what}", rounds, lambda: read(class_name=next(classes)))
-    yield _costs(f"wlc tiers, {READERS} readers in a {what}", rounds, lambda: wlc.tier_tree(f"{farm}/t"))
+    yield _costs(f"wlc tier show, {READERS} readers in a {what}", rounds, lambda: wlc.tier_tree(f"{farm}/t"))
 
 
 def _register_all(database: FarmDatabase) -> None:

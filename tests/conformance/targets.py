@@ -147,7 +147,7 @@ class ParquetKind(Kind):
 class PostgresKind(Kind):
     noun = "a PostgreSQL database"
     facets = frozenset({Guarded, Roles})
-    refusal = r"table public\.t is replicated.*wlr unlock"
+    refusal = r"table public\.t is replicated.*wlr replica unlock"
     deaths = (
         ("postgres.wlr_schema", "write_tables", 1),
         ("postgres.wlr_schema", "write", 1),

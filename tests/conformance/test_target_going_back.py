@@ -86,23 +86,23 @@ FACETS: dict[type[Any], dict[str, tuple[Callable[[Kind, HandmadeFarm, str], obje
     Lake: {
         "--keep": (lambda kind, farm, into: remembered(into, tick=2, keep="3").keep, "3"),
         "--open": (lambda kind, farm, into: remembered(into, tick=2, open_tables="delta").open_tables, "delta"),
-        "wlr files": (lambda kind, farm, into: read_files(into), [(1, "a")]),
-        "wlr attach": (lambda kind, farm, into: wlr.attach(into, f"{into}.views").views, ("main.t",)),
-        "wlr prune": (lambda kind, farm, into: wlr.prune(into, keep="0").ticks, (0, 1)),
+        "wlr lake files": (lambda kind, farm, into: read_files(into), [(1, "a")]),
+        "wlr lake attach": (lambda kind, farm, into: wlr.attach(into, f"{into}.views").views, ("main.t",)),
+        "wlr lake prune": (lambda kind, farm, into: wlr.prune(into, keep="0").ticks, (0, 1)),
     },
     DatabaseFile: {
         "--adopt": (lambda kind, farm, into: set(kind.held(adopted(kind, farm))), {"main.own", "main.t"}),
         "--swap": (lambda kind, farm, into: [remembered(into, tick=2, swap=s).swaps for s in (True, False)], [True, False]),
-        "wlr drop": (dropped, {"main.own": {}}),
+        "wlr replica drop": (dropped, {"main.own": {}}),
     },
     Roles: {"--access": (lambda kind, farm, into: remembered(into, tick=2, access=True).access, True)},
     Rebuildable: {
         "making a replica anew": (lambda kind, farm, into: wlr.replicate(into=into, tick=0, engine="local").tick, 0)
     },
     Guarded: {
-        "wlr unlock": (lambda kind, farm, into: unlocked(into), True),
-        "wlr lock": (lambda kind, farm, into: locked(into), False),
-        "wlr retry": (lambda kind, farm, into: retried(into), [wlr.Retried(3, 0)]),
+        "wlr replica unlock": (lambda kind, farm, into: unlocked(into), True),
+        "wlr replica lock": (lambda kind, farm, into: locked(into), False),
+        "wlr replica retry": (lambda kind, farm, into: retried(into), [wlr.Retried(3, 0)]),
     },
 }  # fmt: skip
 
@@ -259,7 +259,7 @@ def test_what_was_accepted_may_be_here_so_that_it_is_not_undone(kind: Kind, farm
     wlr.unlock(into)
     with pytest.raises(InvalidError, match="is unlocked.*transaction 3 was accepted") as caught:
         replicate(farm, into, 2)
-    assert f"wlr lock {into}" in str(caught.value.hint)
+    assert f"wlr replica lock {into}" in str(caught.value.hint)
     wlr.lock(into)
     try:
         assert "accepted" in replicate(farm, into, 2).anew

@@ -134,7 +134,7 @@ class Bank:
             assert result.tick == wlr.status(replica).tick == wlc.status(self.source).tick >= last
             held = file_contents(replica) if replica.is_file() else lake_contents(replica)
             assert held == present, f"{replica.name} differs from the master"
-        # What was half written, `wlr prune` removes after a day.
+        # What was half written, `wlr lake prune` removes after a day.
         folder_of(self.replicas[1]).store.sweep(0)
         left = surplus(self.replicas[1]) + [path.name for path in self.folder.iterdir() if path.name.startswith(".")]
         assert left == [], f"left over: {left}"

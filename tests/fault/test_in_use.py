@@ -286,7 +286,7 @@ def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, t
         holder.wait_for("ready")
         code, errors = run(capsys, "wlr", "status", target)
     assert (code, str(holder.process.pid) in errors) == (75, True)
-    assert errors.rstrip().endswith("hint: wlc replicas DB shows what its farm knows of it")
+    assert errors.rstrip().endswith("hint: wlc farm replicas DB shows what its farm knows of it")
 
 
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):

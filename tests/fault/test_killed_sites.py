@@ -108,7 +108,7 @@ def _has_changed(sites: Sites) -> bool:
 def _change_primary(sites: Sites, chance: random.Random) -> None:
     circle = read_circle(sites.log("oslo"))
     to = chance.choice([site for site in SITES if site != circle.primary])
-    command = Program("cli.wlc", "role", sites.log("oslo").url, to, "primary", "--lost", circle.primary)
+    command = Program("cli.wlc", "site", "role", sites.log("oslo").url, to, "primary", "--lost", circle.primary)
     # It takes about a second to load, and some calls of the store after it. The first one is left alone.
     with suppress(subprocess.TimeoutExpired):
         command.process.wait(DEADLINE_S if circle.term == 1 else chance.choice([chance.uniform(0.5, 3), DEADLINE_S]))

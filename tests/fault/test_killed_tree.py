@@ -59,7 +59,7 @@ class Tree:
     def start(self, name: str) -> None:
         into = str(self.folder / f"{name}.duckdb")
         program, told = (
-            ("cli.wlc", ["ship", "shop", "--to", self.place(name)]) if name in self.relays else ("cli.wlr", [])
+            ("cli.wlc", ["tier", "ship", "shop", "--to", self.place(name)]) if name in self.relays else ("cli.wlr", [])
         )
         told = told or ["replicate", "shop", "--into", into]
         command = [sys.executable, "-m", program, *told, "--farm", self.farm, "--upstream", "auto", "--follow"]

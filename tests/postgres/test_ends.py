@@ -422,7 +422,7 @@ def test_passwords_are_never_shown(cluster: Cluster, database_url: str, farm: st
         ("flush", url),
         ("snapshot", url),
         ("sql", url, "SELECT 1"),
-        ("repair", url),
+        ("farm", "repair", url),
         ("flush", cluster.url("nowhere", password=secret)),
         ("flush", cluster.url(name, user="nobody_here", password=secret)),
         ("flush", f"postgresql://postgres:{secret}@127.0.0.1:1/x"),

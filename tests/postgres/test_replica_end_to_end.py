@@ -119,11 +119,11 @@ def test_commands(tmp_path: Path, database_url: str) -> None:
     told = [call_command("wlr", "replicate", source, "--into", into)]
     told += [
         call_command("wlr", *command)
-        for command in (("tick", into), ("status", into), ("beat", into, "7"), ("unlock", into))
+        for command in (("tick", into), ("status", into), ("beat", into, "7"), ("replica", "unlock", into))
     ]
     told.append(call_command("wlr", "status", into, "--json"))
     told.append(call_command("wlr", "accept", into))
-    told.append(call_command("wlr", "prune", into))
+    told.append(call_command("wlr", "lake", "prune", into))
     told.append(call_command("wlr", "status", into.replace("/db", "/nowhere"), "--verbose"))
     assert [done.returncode for done in told] == [0, 0, 0, 0, 0, 0, 2, 2, 2], [done.stderr for done in told]
     status = json.loads(told[5].stdout)

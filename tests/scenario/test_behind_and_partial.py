@@ -1,4 +1,4 @@
-"""Replicas that stay behind their master (`--delay`, `wlr pause`), and replicas without some tables (`--ignore`)."""
+"""Replicas that stay behind their master (`--delay`, `wlr replica pause`), and replicas without some tables (`--ignore`)."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ _STATES: dict[str, Callable[[Farm], object]] = {
 _COMMANDS = (
     "wlc flush {master}",
     "wlc status {master}",
-    "wlc verify {master} --source",
+    "wlc farm verify {master} --source",
     "wlc doctor {replica}",
     "wlc snapshot {master}",
     "wlc sql {master} \"UPDATE t SET v = v || '.'\"",

@@ -1,4 +1,4 @@
-"""`wlr.changes` and `wlr changes` give what each transaction removed and added, and go on at any tick."""
+"""`wlr.changes` and `wlr rows changes` give what each transaction removed and added, and go on at any tick."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_mistakes_are_refused_before_the_first_batch(farm: HandmadeFarm) -> None
 
 
 def run(*arguments: object) -> int:
-    return run_app(app, "wlr", ["changes", *map(str, arguments)])
+    return run_app(app, "wlr", ["rows", "changes", *map(str, arguments)])
 
 
 def test_the_command_writes_every_format(

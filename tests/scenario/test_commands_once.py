@@ -16,6 +16,7 @@ import cli.wlr
 import wlc
 import wlr
 from cli.command import run_app
+from cli.programs import WLC, WLR, Program
 from tests.scratch import attached
 from tests.sites import Sites
 from wlc.farm.errors import InvalidError
@@ -59,13 +60,27 @@ def rows(path: Path | str) -> list[int]:
         return [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id").fetchall()]
 
 
+@pytest.mark.parametrize("program", [WLC, WLR], ids=lambda program: program.name)
+def test_lines_to_start_with_work(program: Program, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WLC_FARM")
+    if program is WLR:
+        wlc.master("sales.duckdb", create=True)
+        with wlc.connect("sales.duckdb") as connection:
+            connection.execute("CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (1)")
+    assert len(program.start) == 5
+    said = [run(line) for line in program.start]
+    assert ("sales" in said[-1]) if program is WLC else ("same" in said[-1])
+    with attached("copy.duckdb") as connection:
+        assert connection.execute("FROM t").fetchall() == []
+
+
 def test_a_transaction_is_undone_and_a_moment_has_a_name(master: Path, run: Run) -> None:
     newest = int(run("wlc tick sales"))
-    run(f"wlc tag sales before --tick {newest - 1}")
-    assert "before" in run("wlc tag sales")
+    run(f"wlc farm tag sales before --tick {newest - 1}")
+    assert "before" in run("wlc farm tag sales")
     run(f"wlc undo sales.duckdb --tick {newest}")
     assert rows(master) == [1]
-    assert json.loads(run("wlr drill sales --json"))["is_sound"]
+    assert json.loads(run("wlr replica drill sales --json"))["is_sound"]
     check_drill(wlr.drill("sales"), "sales")
 
 
@@ -73,32 +88,32 @@ def test_a_replica_is_registered_repaired_switched_and_dropped(master: Path, run
     with duckdb.connect("copy.duckdb") as connection:
         connection.execute("CREATE TABLE own (a INTEGER)")
     run("wlr replicate sales --into copy.duckdb --adopt")
-    (reader,) = json.loads(run("wlc replicas sales --json"))
+    (reader,) = json.loads(run("wlc farm replicas sales --json"))
     assert reader["target"].endswith("copy.duckdb")
     run("wlr repair copy.duckdb --table main.t")
-    run("wlr switch copy.duckdb sales")
-    run("wlr drop copy.duckdb")
-    assert json.loads(run("wlc replicas sales --json")) == []
+    run("wlr replica switch copy.duckdb sales")
+    run("wlr replica drop copy.duckdb")
+    assert json.loads(run("wlc farm replicas sales --json")) == []
 
 
 def test_a_lake_lists_its_files_and_forgets_old_ticks(master: Path, run: Run) -> None:
     run("wlr replicate sales --into lake --keep 1d --tick 1")
     run("wlr replicate --into lake")
-    assert ".parquet" in run("wlr files lake main.t")
+    assert ".parquet" in run("wlr lake files lake main.t")
     assert wlr.files("lake", "main.t")
-    run("wlr prune lake --keep 0s")
+    run("wlr lake prune lake --keep 0s")
     run("wlr feed sales --table main.t --to changes.jsonl")
     assert len((master.parent / "changes.jsonl").read_text().splitlines()) == 3, "a schema and two rows"
 
 
 def test_a_place_is_taken_out_of_the_tree_and_forgotten(master: Path, run: Run) -> None:
-    run("wlc ship sales --to relay")
-    run("wlc fanout sales 4")
-    run("wlc upstream sales origin --inactive")
-    run("wlc upstream sales origin --active")
-    (relay,) = json.loads(run("wlc replicas sales --json"))
-    run(f"wlc forget sales {relay['id']}")
-    assert json.loads(run("wlc replicas sales --json")) == []
+    run("wlc tier ship sales --to relay")
+    run("wlc tier fanout sales 4")
+    run("wlc tier upstream sales origin --inactive")
+    run("wlc tier upstream sales origin --active")
+    (relay,) = json.loads(run("wlc farm replicas sales --json"))
+    run(f"wlc farm forget sales {relay['id']}")
+    assert json.loads(run("wlc farm replicas sales --json")) == []
 
 
 def test_a_site_gets_a_role_and_tells_its_conflicts(tmp_path: Path, run: Run) -> None:
@@ -106,8 +121,8 @@ def test_a_site_gets_a_role_and_tells_its_conflicts(tmp_path: Path, run: Run) ->
     sites.found("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     sites.join("rome")
     assert wlc.conflicts(sites.file("rome")) is not None
-    run("wlc conflicts rome.duckdb")
-    run("wlc role sales rome none")
+    run("wlc site conflicts rome.duckdb")
+    run("wlc site role sales rome none")
 
 
 def test_a_server_is_prepared_by_statements_and_a_file_is_published_by_its_program(master: Path) -> None:

@@ -311,7 +311,7 @@ def test_who_dies_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: i
 
 def test_what_is_chosen_is_remembered_and_kept_from_readers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     farm = small_farm(tmp_path)
-    start = ["derive", farm.url, "--as", "d"]
+    start = ["farm", "derive", farm.url, "--as", "d"]
     assert run_app(app, "wlc", start) == 2
     assert "--where" in capsys.readouterr().err
     assert run_app(app, "wlc", [*start, "--where", "tt: k = 1"]) == 2
@@ -320,14 +320,14 @@ def test_what_is_chosen_is_remembered_and_kept_from_readers(tmp_path: Path, caps
     assert "no table matches 'x*'" in capsys.readouterr().err
     assert run_app(app, "wlc", [*start, "--where", "t: random() > 0.5"]) == 2
     assert not Path(beside(farm, "d")).exists()
-    assert run_app(app, "wlc", ["derive", farm.url, "--as", "sales", "--where", EVEN[0]]) == 2
+    assert run_app(app, "wlc", ["farm", "derive", farm.url, "--as", "sales", "--where", EVEN[0]]) == 2
     assert "derived from itself" in capsys.readouterr().err
     assert run_app(app, "wlc", [*start, "--where", EVEN[0], "--json"]) == 0
     assert run_app(app, "wlc", [*start, "--where", EVEN[0]]) == 0
     assert run_app(app, "wlc", [*start, "--where", "t: k > 1"]) == 2
     assert re.search(r"was derived with main.t: where k % 2 = 0.*--anew", capsys.readouterr().err, re.DOTALL)
     HandmadeFarm(tmp_path, name="other")
-    assert run_app(app, "wlc", ["derive", farm.url, "--as", "other", "--where", EVEN[0]]) == 2
+    assert run_app(app, "wlc", ["farm", "derive", farm.url, "--as", "other", "--where", EVEN[0]]) == 2
     assert "is not derived from this one" in capsys.readouterr().err
     assert b"k % 2" not in bytes_of(beside(farm, "d"))
     # Pruning of the first one keeps what is still to be derived.
@@ -450,7 +450,7 @@ def test_a_first_database_that_began_a_new_history_is_derived_anew(
 def test_readers_of_the_derived_one_need_no_key_of_the_first(tmp_path: Path) -> None:
     source, secret, public = tmp_path / "db.duckdb", tmp_path / "first.key", tmp_path / "second.key"
     for file in (secret, public):
-        assert run_app(app, "wlc", ["key", "encryption", str(file)]) == 0
+        assert run_app(app, "wlc", ["farm", "key", "encryption", str(file)]) == 0
     mine, theirs = ({"encryption_key_file": str(file)} for file in (secret, public))
     wlc.master(source, farm=str(tmp_path / "farm"), create=True, storage_options=mine)
     with wlc.connect(source, storage_options=mine) as connection:

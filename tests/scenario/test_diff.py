@@ -1,4 +1,4 @@
-"""`wlr.diff` and `wlr diff` say which rows plain Python finds different between two ticks."""
+"""`wlr.diff` and `wlr rows diff` say which rows plain Python finds different between two ticks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_tables_that_come_and_go_and_the_command(
     monkeypatch.setenv("WLC_FARM", str(tmp_path))
 
     def run(*arguments: str) -> tuple[int, str]:
-        code = run_app(app, "wlr", ["diff", *arguments])
+        code = run_app(app, "wlr", ["rows", "diff", *arguments])
         shown = capsys.readouterr()
         return code, shown.out or shown.err
 

@@ -213,7 +213,7 @@ def test_a_topic_that_is_lost_is_named_and_can_be_written_anew(
     for _ in range(2):
         with pytest.raises(CorruptError, match=rf"partition \d of .*{topic} goes on at offset 0, and feed") as caught:
             feed_on(database, in_memory, topic, transactional=transactional)
-    assert f"wlc forget {database.url} feed-{topic}" in str(caught.value.hint)
+    assert f"wlc farm forget {database.url} feed-{topic}" in str(caught.value.hint)
     assert messages(in_memory.servers, topic) == []
     wlc.forget("shop", f"feed-{topic}", farm=FARM)
     feed_on(database, in_memory, topic, transactional=transactional)

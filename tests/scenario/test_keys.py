@@ -339,8 +339,8 @@ def test_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         return status, said.out, said.err
 
     farm_key, master_key = str(tmp_path / "farm.key"), str(tmp_path / "master.key")
-    assert run(wlc_commands, "wlc", "key", "encryption", farm_key)[0] == 0
-    status, out, _ = run(wlc_commands, "wlc", "key", "signing", master_key, "--json")
+    assert run(wlc_commands, "wlc", "farm", "key", "encryption", farm_key)[0] == 0
+    status, out, _ = run(wlc_commands, "wlc", "farm", "key", "signing", master_key, "--json")
     assert status == 0
     assert json.loads(out)["public"] == f"{master_key}.pub"
     options = [f"--storage-option=encryption_key_file={farm_key}", f"--storage-option=signing_key_file={master_key}"]

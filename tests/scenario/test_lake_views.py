@@ -1,4 +1,4 @@
-"""`wlr attach`: views of a lake have the declared types and the rows of one tick, and leave other things alone."""
+"""`wlr lake attach`: views of a lake have the declared types and the rows of one tick, and leave other things alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_views_are_those_of_a_tick(tmp_path: Path, capsys: pytest.CaptureFixture
         ["CREATE TABLE old (i INTEGER)", Rows("wide", (values,))],
     )
     wlr.replicate(farm.url, into=lake, engine="local", register=False)
-    assert run_app(app, "wlr", ["attach", str(lake), str(into), "--json"]) == 0
+    assert run_app(app, "wlr", ["lake", "attach", str(lake), str(into), "--json"]) == 0
     assert '"tick": 2' in capsys.readouterr().out
 
     def shown(table: str) -> tuple[list[str], list[str], list[str]]:
@@ -76,5 +76,5 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
     with pytest.raises(InvalidError, match="is a replica, whose tables"):
         wlr.attach(lake, copy)
-    with pytest.raises(InvalidError, match="wlr attach is for Parquet replicas"):
+    with pytest.raises(InvalidError, match="wlr lake attach is for Parquet replicas"):
         wlr.attach(copy, own)

@@ -1,4 +1,4 @@
-"""What is in a farm, and who reads it: `wlc list`, `wlc replicas`, `wlc forget`."""
+"""What is in a farm, and who reads it: `wlc list`, `wlc farm replicas`, `wlc farm forget`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def test_a_farm_and_its_readers_are_listed_whatever_is_wrong_with_one(
     wlr.replicate("sales", farm="dbfarm", into="slow.duckdb")
     with wlc.connect("sales.duckdb") as connection:
         connection.execute("INSERT INTO t VALUES (1)")
-    assert run_app(app, "wlc", ["join", "rome.duckdb", "--name", "site", "--farm", "dbfarm", "--site", "rome"]) == 0
+    assert (
+        run_app(app, "wlc", ["site", "join", "rome.duckdb", "--name", "site", "--farm", "dbfarm", "--site", "rome"])
+        == 0
+    )
     capsys.readouterr()
     wlc.stop("shop.duckdb")
     (tmp_path / "dbfarm" / "notes").mkdir()
@@ -80,9 +83,9 @@ def test_a_farm_and_its_readers_are_listed_whatever_is_wrong_with_one(
     assert reader.held_bytes == 0
     wlc.snapshot("sales.duckdb")
     assert wlc.readers("sales", "dbfarm")[0].held_bytes == held(tmp_path)
-    assert run_app(app, "wlc", ["replicas", "sales", "--farm", "dbfarm"]) == 0
+    assert run_app(app, "wlc", ["farm", "replicas", "sales", "--farm", "dbfarm"]) == 0
     assert reader.id in capsys.readouterr().out
-    assert run_app(app, "wlc", ["forget", "sales", reader.id, "--farm", "dbfarm"]) == 0
+    assert run_app(app, "wlc", ["farm", "forget", "sales", reader.id, "--farm", "dbfarm"]) == 0
     assert wlc.readers("sales", "dbfarm") == []
     (tmp_path / "dbfarm" / "sales" / "replicas" / "x.json").write_text("{}")
     with pytest.raises(CorruptError, match=r"replicas/x\.json"):
@@ -134,13 +137,13 @@ def test_the_doctor_names_what_is_wrong_and_the_commands_that_mend_it(
     log.chmod(0o600)
     log.write_bytes(log.read_bytes()[:-9])
     assert told("sales", "wrong") == {
-        "database": f"wlc verify sales --farm {tmp_path / 'farm'}",
-        "keys": "wlc verify sales",
-        "retention": "wlc verify sales",
+        "database": f"wlc farm verify sales --farm {tmp_path / 'farm'}",
+        "keys": "wlc farm verify sales",
+        "retention": "wlc farm verify sales",
     }
     capsys.readouterr()
     assert run_app(app, "wlc", ["doctor", "sales"]) == 9
-    assert "hint: wlc verify sales" in capsys.readouterr().err
+    assert "hint: wlc farm verify sales" in capsys.readouterr().err
 
 
 def test_a_lag_above_a_stated_limit_ends_with_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

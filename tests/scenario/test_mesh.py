@@ -365,14 +365,14 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run_app(app, "wlc", ["master", oslo, "--farm", farm, "--name", "sales", "--mesh"]) == 2
     assert "wlc master" in capsys.readouterr().err
     run("master", oslo, "--farm", farm, "--name", "sales", "--site", "oslo", "--mesh")
-    assert "newest" in run("rule", oslo, "t", "newest")
-    run("join", rome, "--farm", farm, "--name", "sales", "--site", "rome")
+    assert "newest" in run("site", "rule", oslo, "t", "newest")
+    run("site", "join", rome, "--farm", farm, "--name", "sales", "--site", "rome")
     with wlc.connect(rome) as written:
         written.execute("UPDATE t SET v = 'rome'")
-    run("take", rome)
-    taken = json.loads(run("take", oslo, "--json"))
+    run("site", "take", rome)
+    taken = json.loads(run("site", "take", oslo, "--json"))
     assert [each["transactions"] for each in taken] == [1]
-    listed = json.loads(run("sites", oslo, "--json"))
+    listed = json.loads(run("site", "list", oslo, "--json"))
     assert {each["site"]: sorted(each["read_by"]) for each in listed} == {"oslo": ["rome"], "rome": ["oslo"]}
     assert all(each["is_stable"] and not each["window_rows"] for each in listed)
 

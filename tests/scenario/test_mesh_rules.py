@@ -186,7 +186,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_rows_without_a_key_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = Sites(tmp_path)
     sites.found("CREATE TABLE events (v VARCHAR, x DOUBLE); CREATE TABLE keyed (k INTEGER PRIMARY KEY);", mesh=True)
-    assert run_app(app, "wlc", ["rule", "sales", "main.events", "add", "--farm", sites.farm]) == 0
+    assert run_app(app, "wlc", ["site", "rule", "sales", "main.events", "add", "--farm", sites.farm]) == 0
     assert "add" in capsys.readouterr().out
     with pytest.raises(InvalidError, match="has a primary key: rule add is for tables without one"):
         wlc.set_rule("sales", "keyed", "add", farm=sites.farm)
@@ -319,7 +319,7 @@ def test_o5_a_rule_needs_a_column_that_it_can_compare(tmp_path: Path, capsys: py
     ):
         with pytest.raises(InvalidError, match=why) as refused:
             wlc.set_rule("sales", "t", "max", column=compared, farm=farm)
-        assert refused.value.hint == f"wlc rule {farm}/sales main.t max --column x"
+        assert refused.value.hint == f"wlc site rule {farm}/sales main.t max --column x"
     with pytest.raises(InvalidError, match="compares whole numbers") as refused:
         wlc.set_rule("sales", "text", "max", column="v", farm=farm)
     assert refused.value.hint is not None
@@ -330,7 +330,9 @@ def test_o5_a_rule_needs_a_column_that_it_can_compare(tmp_path: Path, capsys: py
         wlc.set_rule("sales", "once", "max", column="x", farm=farm)
     with pytest.raises(InvalidError, match="rule newest compares no column"):
         wlc.set_rule("sales", "t", "newest", column="x", farm=farm)
-    assert run_app(app, "wlc", ["rule", "sales", "main.t", "max", "--column", "X", "--farm", farm, "--json"]) == 0
+    assert (
+        run_app(app, "wlc", ["site", "rule", "sales", "main.t", "max", "--column", "X", "--farm", farm, "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)[0]["column"] == "x"
     # Once there is another site, which knows the rule, the column stays.
     sites.join("rome")

@@ -124,23 +124,23 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
-    assert "names no place to fill: wlc push" in told("ship", farm, "--pushes", edge)[2]
-    assert f"add f --to place/{Path(edge).name}" in told("push", edge, "add", "f", "--to", "place")[2]
-    assert told("push", edge, "add", "e", "--to", edge)[1].splitlines()[1].split() == ["e", edge, "-", "-", "-"]
-    told("push", edge, "add", "oslo", "--site", "os*", "--class", "uat")
-    assert told("push", edge)[1].splitlines()[2].split() == ["oslo", "-", "-", "uat", "os*"]
-    told("push", edge, "remove", "oslo")
-    assert "has an entry 'e' already" in told("push", edge, "add", "e", "--to", edge)[2]
-    assert "names either a place or a pattern" in told("push", edge, "add", "f")[2]
-    assert "is a place of database other" in told("push", edge, "add", "f", "--to", str(tmp_path / "other"))[2]
-    assert told("ship", farm, "--pushes", edge)[:1] == (0,)
-    assert "--pushes goes with" in told("ship", farm, "--pushes", edge, "--to", "x")[2]
-    assert "a relay needs a place" in told("ship", farm)[2]
-    told("push", edge, "add", "nowhere", "--to", "/proc/nope/shop")
-    code, out, err = told("ship", farm, "--pushes", edge)
+    assert "names no place to fill: wlc tier push" in told("tier", "ship", farm, "--pushes", edge)[2]
+    assert f"add f --to place/{Path(edge).name}" in told("tier", "push", edge, "add", "f", "--to", "place")[2]
+    assert told("tier", "push", edge, "add", "e", "--to", edge)[1].splitlines()[1].split() == ["e", edge, "-", "-", "-"]
+    told("tier", "push", edge, "add", "oslo", "--site", "os*", "--class", "uat")
+    assert told("tier", "push", edge)[1].splitlines()[2].split() == ["oslo", "-", "-", "uat", "os*"]
+    told("tier", "push", edge, "remove", "oslo")
+    assert "has an entry 'e' already" in told("tier", "push", edge, "add", "e", "--to", edge)[2]
+    assert "names either a place or a pattern" in told("tier", "push", edge, "add", "f")[2]
+    assert "is a place of database other" in told("tier", "push", edge, "add", "f", "--to", str(tmp_path / "other"))[2]
+    assert told("tier", "ship", farm, "--pushes", edge)[:1] == (0,)
+    assert "--pushes goes with" in told("tier", "ship", farm, "--pushes", edge, "--to", "x")[2]
+    assert "a relay needs a place" in told("tier", "ship", farm)[2]
+    told("tier", "push", edge, "add", "nowhere", "--to", "/proc/nope/shop")
+    code, out, err = told("tier", "ship", farm, "--pushes", edge)
     assert (code, "1 of 2 places could not be filled" in err, edge in out) == (75, True, True)
-    assert told("push", edge, "remove", "nowhere")[0] == told("push", edge)[0] == 0
-    assert "has no entry 'nowhere'" in told("push", edge, "remove", "nowhere")[2]
+    assert told("tier", "push", edge, "remove", "nowhere")[0] == told("tier", "push", edge)[0] == 0
+    assert "has no entry 'nowhere'" in told("tier", "push", edge, "remove", "nowhere")[2]
     with pytest.raises(CorruptError, match="it is push 'e'"):
         decode_push((tmp_path / "edge/shop/pushes/e.json").read_bytes(), "pushes/f.json")
 

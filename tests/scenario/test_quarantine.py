@@ -1,4 +1,4 @@
-"""`wlr accept` keeps a transaction's rows exactly and in one transaction; `wlr retry` applies them."""
+"""`wlr accept` keeps a transaction's rows exactly and in one transaction; `wlr replica retry` applies them."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_rows_and_acceptance_are_one_transaction(failed: str, monkeypatch: pytes
 def test_the_command(failed: str, capsys: pytest.CaptureFixture[str]) -> None:
     wlr.accept(failed)
     assert run_app(app, "wlr", ["replicate", "--into", failed]) == 0
-    assert run_app(app, "wlr", ["retry", failed]) == 5
+    assert run_app(app, "wlr", ["replica", "retry", failed]) == 5
     shown = capsys.readouterr().err
     assert "transaction 2 cannot be applied" in shown
     assert f"hint: wlr repair {failed} --table TABLE" in shown
-    assert run_app(app, "wlr", ["retry", failed, "--tick", "9"]) == 2
+    assert run_app(app, "wlr", ["replica", "retry", failed, "--tick", "9"]) == 2

@@ -1,4 +1,4 @@
-"""`wlc ship`: a relay has the same bytes, can be read in the farm's stead, and is never half a copy."""
+"""`wlc tier ship`: a relay has the same bytes, can be read in the farm's stead, and is never half a copy."""
 
 from __future__ import annotations
 
@@ -597,7 +597,7 @@ def test_a_place_with_another_past_is_refused(shop: Shop, tmp_path: Path):
 
 def test_the_command_says_what_it_copied(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     wlc.ship("shop", farm=shop.farm, to=(farm := str(tmp_path / "farm")))
-    where = ["ship", "shop", "--farm", farm, "--to", str(tmp_path / "relay")]
+    where = ["tier", "ship", "shop", "--farm", farm, "--to", str(tmp_path / "relay")]
     assert run_app(app, "wlc", [*where, "--limit-rate", "10M"]) == 0
     assert "is_verified  true" in capsys.readouterr().out
     for option, text, hint in (("--limit-rate", "fast", "Write 500k, 10M or 1G."), ("--delay", "soon", "15m")):

@@ -90,7 +90,7 @@ def test_a_damaged_log_file_is_a_problem_and_not_the_end_of_the_report(farm: Pat
 
 def test_the_page_shows_what_json_says_and_escapes_what_comes_from_the_farm(farm: Path, tmp_path: Path) -> None:
     out = tmp_path / "sales.html"
-    answer = call_command("wlc", "report", farm / "sales", "--out", out, "--verify", "--json")
+    answer = call_command("wlc", "farm", "report", farm / "sales", "--out", out, "--verify", "--json")
     told = json.loads(answer.stdout)
     page = out.read_text(encoding="utf-8")
     body, _, scripts = page.partition("<script>")

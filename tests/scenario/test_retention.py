@@ -113,8 +113,8 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     # What is left is sound, short of a longer window, and a relay of it offers the same.
     audit = wlr.verify_farm("sales", full=True, **at)
     assert (audit.problems, audit.snapshots, audit.can_go_back_to_tick) == ((), 3, 6)
-    assert run(capsys, "wlc", "verify", "sales", "--window", "0s", *option)[0] == 0
-    code, _, err = run(capsys, "wlc", "verify", "sales", "--window", "30d", *option)
+    assert run(capsys, "wlc", "farm", "verify", "sales", "--window", "0s", *option)[0] == 0
+    code, _, err = run(capsys, "wlc", "farm", "verify", "sales", "--window", "30d", *option)
     assert (code, "does not reach 30d back" in err) == (6, True)
     assert [wlr.drill("sales", tick=tick, folder=tmp_path, **at).covered for tick in (3, 8)] == [0.0, 0.5]
     wlc.ship("sales", to=str(tmp_path / "relay"), **at)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.main import get_command
 
 import cli.wlc
 import cli.wlr
 from cli.command import PLACES, run_app
+from tests.commands import commands
 from tests.scenario.test_s3_secrets import texts_in
 from wlc.farm.seal.keys import new_key
 from wlc.farm.store.options import FILES, KNOWN
@@ -44,23 +44,23 @@ GOOD = """
     wlr replicate sales --into masked.duckdb MASK KEYS --json
     wlr replicate sales --into lake/ --open delta KEYS
     wlr feed sales --to users.jsonl KEYS
-    wlc ship sales --to branch KEYS TARGET
-    wlc derive sales --as eu MASK KEYS DERIVED
-    wlc tag sales before KEYS
+    wlc tier ship sales --to branch KEYS TARGET
+    wlc farm derive sales --as eu MASK KEYS DERIVED
+    wlc farm tag sales before KEYS
     wlc retention sales --keep 30d KEYS
     wlc snapshot sales --from-log KEYS
-    wlc verify sales --full KEYS
+    wlc farm verify sales --full KEYS
     wlr verify copy.duckdb KEYS
-    wlr drill sales KEYS
-    wlr diff sales --tick 1:2 KEYS
-    wlr changes sales --table users KEYS
+    wlr replica drill sales KEYS
+    wlr rows diff sales --tick 1:2 KEYS
+    wlr rows changes sales --table users KEYS
     wlc log sales KEYS
     wlc prune sales KEYS
-    wlc report sales --out report.html KEYS
+    wlc farm report sales --out report.html KEYS
     wlc list farm KEYS --json
     wlc doctor sales KEYS --json
-    wlc tiers sales KEYS --json
-    wlc replicas sales KEYS --json
+    wlc tier show sales KEYS --json
+    wlc farm replicas sales KEYS --json
     wlc status sales.duckdb KEYS --json
     wlr status copy.duckdb KEYS --json
     wlr status users.jsonl KEYS --json
@@ -75,7 +75,7 @@ BAD = f"""
     2 wlc tick sftp://ann:{CANARY}@host/farm/sales
     2 wlc tick sftp://ann:{CANARY}/x@host/farm/sales
     2 wlc list az://account:{CANARY}@box/farm
-    2 wlc ship sales --to gs://account:{CANARY}@bucket/farm KEYS
+    2 wlc tier ship sales --to gs://account:{CANARY}@bucket/farm KEYS
     2 wlr replicate sales --into az://account:{CANARY}@box/lake/ KEYS
     2 wlr replicate sales --into other.duckdb --upstream sftp://ann:{CANARY}@host/farm/sales KEYS
     2 wlr feed sales --to kafka://ann:{CANARY}@host/topic KEYS
@@ -85,8 +85,8 @@ BAD = f"""
     2 wlc tick sftp://ann@127.0.0.1:1/farm/sales --storage-option client_keys=secret.txt
     2 wlc tick sales --storage-option pasword={CANARY}
     2 wlc tick sales --storage-option {CANARY}
-    2 wlc verify sales --storage-option encryption_key=encryption:0123456789abcdef:{CANARY}
-    2 wlc verify sales --storage-option encryption_key_file=secret.txt
+    2 wlc farm verify sales --storage-option encryption_key=encryption:0123456789abcdef:{CANARY}
+    2 wlc farm verify sales --storage-option encryption_key_file=secret.txt
     75 wlc master postgresql://ann:{CANARY}@127.0.0.1:1/shop
     75 wlr replicate sales --into postgresql://ann:{CANARY}@127.0.0.1:1/copy KEYS
     2 wlr serve secret.toml
@@ -159,15 +159,14 @@ TYPED = [
 def commands_with_places() -> list[tuple[str, list[str]]]:
     """Return the command lines in which @ stands for a place, each with the program: every place of every command."""
     lines = []
-    for program, app in (("wlc", cli.wlc.app), ("wlr", cli.wlr.app)):
-        for name, found in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
-            needed = [each for each in found.params if each.required or each.param_type_name == "argument"]
-            for place in (each for each in found.params if each.metavar in PLACES):
-                words = [name]
-                for each in needed if place in needed else [*needed, place]:
-                    option = [] if each.param_type_name == "argument" else [each.opts[0]]
-                    words += [*option, "@" if each is place else OTHERS.get(each.metavar, "1")]
-                lines.append((program, words))
+    for name, found in sorted(commands().items()):
+        needed = [each for each in found.params if each.required or each.param_type_name == "argument"]
+        for place in (each for each in found.params if each.metavar in PLACES):
+            program, *words = name.split()
+            for each in needed if place in needed else [*needed, place]:
+                option = [] if each.param_type_name == "argument" else [each.opts[0]]
+                words += [*option, "@" if each is place else OTHERS.get(str(each.metavar), "1")]
+            lines.append((program, words))
     return lines
 
 

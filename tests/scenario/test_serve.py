@@ -206,7 +206,10 @@ on_failure_after = "0s"
     assert set(levels) <= {"info", "warning", "error"}
     # The heartbeat was not sent, because something failed; nothing is left of the run but what it is for.
     unit = subprocess.run(
-        [sys.executable, "-m", "cli.wlr", "unit", str(folder / "dbfarm.toml")], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "cli.wlr", "serve", str(folder / "dbfarm.toml"), "--unit"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     ).stdout
     assert "ExecStart=" in unit
     told = (folder / "told.txt").read_text()
@@ -353,10 +356,21 @@ def test_a_wrong_file_starts_nothing(folder: Path, capsys: pytest.CaptureFixture
     assert sorted(path.name for path in folder.iterdir()) == ["dbfarm.toml", "farm", "sales.duckdb"]
 
 
+def test_where_nothing_runs_a_wrong_file_is_an_error_and_no_log_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dbfarm.toml").write_text(CONFIG.replace("into = ", "onto = ", 1))
+    for option in ("--check", "--unit", "--install"):
+        assert run_app(cli.wlr.app, "wlr", ["serve", option]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+    assert run_app(cli.wlr.app, "wlr", ["serve", "--user", "ann"]) == 2
+    assert "--user goes with --unit or --install (hint: wlr serve dbfarm.toml --unit)" in capsys.readouterr().err
+
+
 def test_a_unit_is_installed_and_systemd_finds_it_hard(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 
-    assert run_app(cli.wlr.app, "wlr", ["unit", "--install", "--folder", str(folder)]) == 0
+    assert run_app(cli.wlr.app, "wlr", ["serve", "--install", "--folder", str(folder)]) == 0
     assert "systemctl daemon-reload" in capsys.readouterr().out
     file = folder / "dbfarm.service"
     assert "Type=notify\n" in file.read_text()

@@ -1,4 +1,4 @@
-"""The pages that `wlr serve --listen` shows: over HTTP, with the facts of `wlc report`."""
+"""The pages that `wlr serve --listen` shows: over HTTP, with the facts of `wlc farm report`."""
 
 from __future__ import annotations
 

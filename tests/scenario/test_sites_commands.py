@@ -49,7 +49,7 @@ SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO t VALUE
 def test_take_follows_until_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
     sites = two_sites(tmp_path)
     wlc.beat(sites.file("rome"), 0.1)
-    with program("cli.wlc", "take", sites.file("rome"), "--follow", "--json") as follower:
+    with program("cli.wlc", "site", "take", sites.file("rome"), "--follow", "--json") as follower:
         (first,) = json.loads(follower.next_line())
         assert (first["site"], first["transactions"]) == ("oslo", 0)
         for key in (2, 3):
@@ -69,20 +69,20 @@ def test_a_site_leaves_when_others_have_what_it_published(tmp_path: Path, capsys
     sites.write("rome", "INSERT INTO t VALUES (2, 'rome')")
     wlc.flush(sites.file("rome"))
     url = sites.log("oslo").url
-    code, out, err = typed(capsys, "leave", url, "rome")
+    code, out, err = typed(capsys, "site", "leave", url, "rome")
     assert (code, out) == (2, "")
     assert "rome" in err
     assert [site.site for site in wlc.sites(url)] == ["oslo", "rome"]
     sites.take("oslo")
-    code, out, err = typed(capsys, "leave", "sales", "rome", "--farm", sites.farm, "--json")
+    code, out, err = typed(capsys, "site", "leave", "sales", "rome", "--farm", sites.farm, "--json")
     assert (code, err) == (0, "")
     oslo = wlc.status(sites.file("oslo")).history
     assert json.loads(out) == [{"site": "oslo", "role": "primary", "history": oslo}]
     assert [site.site for site in wlc.sites(url)] == ["oslo"]
     assert sites.rows("oslo", "t") == [(1, "first"), (2, "rome")]
     # It is none of them any more.
-    assert typed(capsys, "take", sites.file("rome"))[0] == 4
-    assert typed(capsys, "leave", url, "rome")[0] == 2
+    assert typed(capsys, "site", "take", sites.file("rome"))[0] == 4
+    assert typed(capsys, "site", "leave", url, "rome")[0] == 2
 
 
 @pytest.mark.slow
@@ -91,16 +91,16 @@ def test_a_site_is_made_to_leave_although_others_lack_something(tmp_path: Path, 
     sites.write("rome", "INSERT INTO t VALUES (2, 'lost')")
     wlc.flush(sites.file("rome"))
     # The file of any site names the database, too.
-    assert typed(capsys, "leave", sites.file("oslo"), "rome")[0] == 2
-    code, out, err = typed(capsys, "leave", sites.file("oslo"), "rome", "--force")
+    assert typed(capsys, "site", "leave", sites.file("oslo"), "rome")[0] == 2
+    code, out, err = typed(capsys, "site", "leave", sites.file("oslo"), "rome", "--force")
     assert (code, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [["site", "role"], ["oslo", "primary"]]
-    assert typed(capsys, "take", sites.file("oslo"))[0] == 0
+    assert typed(capsys, "site", "take", sites.file("oslo"))[0] == 0
     assert sites.rows("oslo", "t") == [(1, "first")]
 
 
 def keys_since(capsys: Capture, sites: Sites, *since: str) -> list[Any]:
-    code, out, _ = typed(capsys, "exceptions", sites.file("oslo"), *since, "--json")
+    code, out, _ = typed(capsys, "site", "exceptions", sites.file("oslo"), *since, "--json")
     assert code == 0
     return [row["key"]["k"] for row in json.loads(out)]
 
@@ -124,9 +124,11 @@ def test_what_was_rejected_since_a_time(tmp_path: Path, capsys: Capture) -> None
     assert keys_since(capsys, sites, "--since", "-1h") == [2, 3]
     assert keys_since(capsys, sites, "--since", "-1h", "--table", "t") == [2, 3]
     assert keys_since(capsys, sites, "--since", "now") == []
-    code, out, _ = typed(capsys, "exceptions", sites.file("oslo"), "--since", format_time(second.detected), "--count")
+    code, out, _ = typed(
+        capsys, "site", "exceptions", sites.file("oslo"), "--since", format_time(second.detected), "--count"
+    )
     assert (code, out.strip()) == (0, "1")
-    code, _, err = typed(capsys, "exceptions", sites.file("oslo"), "--since", "once")
+    code, _, err = typed(capsys, "site", "exceptions", sites.file("oslo"), "--since", "once")
     assert (code, "'once'" in err) == (2, True)
 
 
@@ -135,7 +137,7 @@ def test_sites_show_since_when_a_site_is_silent(tmp_path: Path, capsys: Capture)
     sites = two_sites(tmp_path)
 
     def seen() -> dict[str, Any]:
-        code, out, _ = typed(capsys, "sites", "sales", "--farm", sites.farm, "--json")
+        code, out, _ = typed(capsys, "site", "list", "sales", "--farm", sites.farm, "--json")
         assert code == 0
         return {each["site"]: each["seen"] for each in json.loads(out)}
 
@@ -154,7 +156,7 @@ def test_sites_show_since_when_a_site_is_silent(tmp_path: Path, capsys: Capture)
     # Looking is one, although nothing is there to take.
     assert sites.take("rome") == 0
     assert found["rome"] < seen()["rome"]
-    code, out, _ = typed(capsys, "sites", sites.file("rome"))
+    code, out, _ = typed(capsys, "site", "list", sites.file("rome"))
     assert code == 0
     assert "seen" in out.splitlines()[0].split()
 
@@ -187,39 +189,39 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Sites:
 
 # What is typed, a part of the message, and a part of the hint.
 MISTAKES = {
-    "sites sale": ("no database 'sale' in the farm", "holds sales"),
-    "rule sale orders epoch": ("no database 'sale'", "holds sales"),
-    "join new.duckdb --name sale --site york": ("no database 'sale'", "holds sales"),
-    "take sales": ("no database sales", "the master's file, such as sales.duckdb"),
-    "rule sales order epoch": ("has no table 'order'", "Did you mean main.orders?"),
-    "rule sales order": ("has no table 'order'", "Did you mean main.orders?"),
-    "exceptions oslo.duckdb --table order": ("has no table 'order'", "Did you mean main.orders?"),
-    "rule sales orders epoch --site rome": (
+    "site list sale": ("no database 'sale' in the farm", "holds sales"),
+    "site rule sale orders epoch": ("no database 'sale'", "holds sales"),
+    "site join new.duckdb --name sale --site york": ("no database 'sale'", "holds sales"),
+    "site take sales": ("no database sales", "the master's file, such as sales.duckdb"),
+    "site rule sales order epoch": ("has no table 'order'", "Did you mean main.orders?"),
+    "site rule sales order": ("has no table 'order'", "Did you mean main.orders?"),
+    "site exceptions oslo.duckdb --table order": ("has no table 'order'", "Did you mean main.orders?"),
+    "site rule sales orders epoch --site rome": (
         "the rule owner, and no other one, names a site",
-        "wlc rule FARM/sales orders epoch; or wlc rule FARM/sales orders owner --site rome",
+        "wlc site rule FARM/sales orders epoch; or wlc site rule FARM/sales orders owner --site rome",
     ),
-    "rule sales orders --site rome": ("none is given", "wlc rule sales orders RULE"),
-    "rule sales orders epoch --reads shared": ("rule epoch tracks no reads", ""),
-    "rule sales orders epoch_trans --reads all": ("'all' are no reads", ""),
-    "rule sales bag epoch": ("has no primary key", ""),
-    "rule sales bag owner --site rome": ("site rome cannot own it", ""),
-    "rule sales orders latest": ("'latest' is no rule", ""),
-    "rule sales orders newest": ("rule newest has no meaning", ""),
-    "rule sales orders owner": ("names a site", ""),
-    "rule sales orders owner --site paris": ("no site 'paris'", ""),
-    "leave sales oslo": ("oslo is the primary", "wlc role FILE rome primary"),
-    "leave sales oslo --force": ("oslo is the primary", ""),
-    "join oslo.duckdb --name sales --site oslo --again": (
+    "site rule sales orders --site rome": ("none is given", "wlc site rule sales orders RULE"),
+    "site rule sales orders epoch --reads shared": ("rule epoch tracks no reads", ""),
+    "site rule sales orders epoch_trans --reads all": ("'all' are no reads", ""),
+    "site rule sales bag epoch": ("has no primary key", ""),
+    "site rule sales bag owner --site rome": ("site rome cannot own it", ""),
+    "site rule sales orders latest": ("'latest' is no rule", ""),
+    "site rule sales orders newest": ("rule newest has no meaning", ""),
+    "site rule sales orders owner": ("names a site", ""),
+    "site rule sales orders owner --site paris": ("no site 'paris'", ""),
+    "site leave sales oslo": ("oslo is the primary", "wlc site role FILE rome primary"),
+    "site leave sales oslo --force": ("oslo is the primary", ""),
+    "site join oslo.duckdb --name sales --site oslo --again": (
         "it cannot begin anew",
         "/farm/sales rome primary --lost oslo",
     ),
-    "join rome.duckdb --name sales --site york": (
+    "site join rome.duckdb --name sales --site york": (
         "rome.duckdb is a master, rome, and no replica of sales",
-        "name a file that is not there: wlc join FILE",
+        "name a file that is not there: wlc site join FILE",
     ),
-    "exceptions rome.duckdb --resubmit rome:1": (
+    "site exceptions rome.duckdb --resubmit rome:1": (
         "nothing that could be written was rejected here as rome:1",
-        "wlc exceptions rome.duckdb lists what was",
+        "wlc site exceptions rome.duckdb lists what was",
     ),
     "master york.duckdb --name sales --site york --mesh": (
         "there is no database york.duckdb",
@@ -251,18 +253,18 @@ def test_rules_are_shown(inside: Sites, capsys: Capture) -> None:
         assert found == code, err
         return out + err
 
-    assert shown("wlc rule sales --json").split() == ["[]"]
-    for line in ("wlc rule sales orders epoch", "wlc rule sales prices owner --site oslo"):
+    assert shown("wlc site rule sales --json").split() == ["[]"]
+    for line in ("wlc site rule sales orders epoch", "wlc site rule sales prices owner --site oslo"):
         shown(line)
-    assert '"table": "main.orders", "rule": "epoch"' in shown("wlc rule sales --json")
-    assert {"main.orders", "epoch", "main.prices", "owner"} <= set(shown("wlc rule rome.duckdb").split())
-    assert "main.prices owner oslo" in " ".join(shown("wlc rule sales prices").split())
-    assert "main.orders" not in shown("wlc rule sales prices")
+    assert '"table": "main.orders", "rule": "epoch"' in shown("wlc site rule sales --json")
+    assert {"main.orders", "epoch", "main.prices", "owner"} <= set(shown("wlc site rule rome.duckdb").split())
+    assert "main.prices owner oslo" in " ".join(shown("wlc site rule sales prices").split())
+    assert "main.orders" not in shown("wlc site rule sales prices")
     # A user who may not write a table gets a command that lets him.
-    shown("wlc take rome.duckdb")
+    shown("wlc site take rome.duckdb")
     refused = shown("wlc sql rome.duckdb 'INSERT INTO prices VALUES (1)'", 2)
-    assert "or let this site own it from its next wlc take: " in refused
-    for line in (refused.rpartition("next wlc take: ")[2], "wlc take rome.duckdb"):
+    assert "or let this site own it from its next wlc site take: " in refused
+    for line in (refused.rpartition("next wlc site take: ")[2], "wlc site take rome.duckdb"):
         shown(line)
     shown("wlc sql rome.duckdb 'INSERT INTO prices VALUES (1)'")
 
@@ -330,18 +332,18 @@ class Wrong:
 
 
 ANEW = {"--again": "--again --yes"}
-AGAIN = "wlc join {rome} --name {url} --site rome --again"
+AGAIN = "wlc site join {rome} --name {url} --site rome --again"
 # In their order: what others meet since.
 WRONG = {
     "FOR UPDATE on what is not tracked": Wrong(
         "sql {rome} 'SELECT * FROM t WHERE k = 1 FOR UPDATE'",
         2,
         "the rule of main.t does not track reads",
-        ("wlc rule {url} main.t epoch_trans --reads exclusive", "wlc take FILE"),
+        ("wlc site rule {url} main.t epoch_trans --reads exclusive", "wlc site take FILE"),
         replaced={"FILE": "{rome}"},
     ),
     "rule epoch on a table without a key": Wrong(
-        "rule {url} more epoch",
+        "site rule {url} more epoch",
         2,
         "main.more has no primary key",
         ("wlc sql FILE 'ALTER TABLE main.more ADD PRIMARY KEY (COLUMN)'", "wlc flush FILE"),
@@ -351,39 +353,44 @@ WRONG = {
         "sql {rome} 'CREATE TABLE made (k INTEGER PRIMARY KEY)'",
         2,
         "site rome cannot change the schema: only site oslo",
-        ("wlc take FILE",),
+        ("wlc site take FILE",),
         replaced={"FILE": "{rome}"},
         after=False,
     ),
     "joining with a file of another schema": Wrong(
-        "join {other} --name {url} --site york",
+        "site join {other} --name {url} --site york",
         2,
         "other.duckdb is a DuckDB database, but not a replica",
-        ("wlc join FILE --name {url} --site york",),
+        ("wlc site join FILE --name {url} --site york",),
         another_database,
         {"FILE": "{york}"},
         after=False,
     ),
     "joining with a replica of another database": Wrong(
-        "join {other} --name {url} --site turin",
+        "site join {other} --name {url} --site turin",
         2,
         "replica",
-        ("wlc join FILE --name {url} --site turin",),
+        ("wlc site join FILE --name {url} --site turin",),
         a_replica_of_another_database,
         {"FILE": "{turin}"},
         after=False,
     ),
     "a site silent beyond the deadline": Wrong(
-        "take {rome}", 7, "what is missing of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
+        "site take {rome}", 7, "what is missing of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
     ),
     "a proof that the log does not know": Wrong(
-        "take {rome}", 4, "the log of site oslo belongs to another past", (AGAIN,), rome_has_read_another_past, ANEW
+        "site take {rome}",
+        4,
+        "the log of site oslo belongs to another past",
+        (AGAIN,),
+        rome_has_read_another_past,
+        ANEW,
     ),
     "a handover stands where a primary would publish": Wrong(
         "flush {oslo}",
         4,
         "changes rows of main.bag, which has no primary key",
-        ("wlc join {oslo} --name {url} --site oslo --again",),
+        ("wlc site join {oslo} --name {url} --site oslo --again",),
         oslo_is_halted,
         ANEW,
     ),
@@ -436,7 +443,7 @@ def shown(capsys: Capture, *arguments: object) -> list[dict[str, Any]]:
 
 
 def counters(capsys: Capture, sites: Sites) -> dict[str, int]:
-    found = shown(capsys, "conflicts", sites.file("oslo"))
+    found = shown(capsys, "site", "conflicts", sites.file("oslo"))
     return {each["name"]: each["value"] for each in found if each["site"] == "rome"}
 
 
@@ -444,7 +451,7 @@ def counters(capsys: Capture, sites: Sites) -> dict[str, int]:
 def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: Sites, capsys: Capture) -> None:
     two.write("oslo", "UPDATE a SET v = 'oslo' WHERE id = 1")
     wlc.flush(two.file("oslo"))
-    oslo, rome = shown(capsys, "sites", "sales", "--farm", two.farm)
+    oslo, rome = shown(capsys, "site", "list", "sales", "--farm", two.farm)
     assert (rome["window_rows"], rome["window_age_s"] > 0, rome["is_stable"]) == (1, True, True)
     assert (oslo["behind"], oslo["delay_s"]["rome"] > 0, oslo["contained_by"]["rome"] < oslo["tick"]) == (
         ["rome"], True, True,
@@ -454,7 +461,7 @@ def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: 
     found = counters(capsys, two)
     assert found["last_conflict_tick"] > found["contained_tick"]
     assert "last_stable_tick" not in found
-    oslo, rome = shown(capsys, "sites", two.file("oslo"))
+    oslo, rome = shown(capsys, "site", "list", two.file("oslo"))
     assert not oslo["is_stable"]
     assert not rome["is_stable"]
     two.take("rome")
@@ -462,7 +469,7 @@ def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: 
     two.take("oslo")
     found = counters(capsys, two)
     assert found["contained_tick"] == found["last_conflict_tick"] == found["last_stable_tick"]
-    oslo, rome = shown(capsys, "sites", two.file("rome"))
+    oslo, rome = shown(capsys, "site", "list", two.file("rome"))
     for site in (oslo, rome):
         assert (site["is_stable"], site["behind"], site["window_rows"], site["window_age_s"]) == (True, [], 0, 0)
         assert list(site["delay_s"].values()) == [0]
@@ -470,7 +477,7 @@ def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: 
 
 
 def rejected(two: Sites, capsys: Capture) -> list[dict[str, Any]]:
-    return shown(capsys, "exceptions", two.file("oslo"))
+    return shown(capsys, "site", "exceptions", two.file("oslo"))
 
 
 @pytest.mark.slow
@@ -489,7 +496,7 @@ def test_a_rejected_transaction_is_written_again(two: Sites, capsys: Capture) ->
     row, *whole = rejected(two, capsys)[before:]
     assert (row["op_type"], row["local"]) == ("UPDATE_ROW", {"id": 20, "v": "twenty", "x": "2.5"})
     # Of an updated row only what its transaction changed is written again.
-    assert run_app(app, "wlc", ["exceptions", str(two.file("oslo")), "--resubmit", row["id"]]) == 0
+    assert run_app(app, "wlc", ["site", "exceptions", str(two.file("oslo")), "--resubmit", row["id"]]) == 0
     assert two.rows("oslo", "a")[-2] == (20, "O'Hara", 2.5)
     assert len(whole) == 3
     transaction = f"rome:{whole[0]['source_tick']}"
@@ -499,7 +506,7 @@ def test_a_rejected_transaction_is_written_again(two: Sites, capsys: Capture) ->
     assert all(each["resubmitted"] for each in rejected(two, capsys)[before:])
     for again in (row["id"], transaction):
         capsys.readouterr()
-        assert run_app(app, "wlc", ["exceptions", str(two.file("oslo")), "--resubmit", again]) == 2
+        assert run_app(app, "wlc", ["site", "exceptions", str(two.file("oslo")), "--resubmit", again]) == 2
         assert "was resubmitted at" in capsys.readouterr().err
     two.exchange()
     two.refuse_differences("a", "parents", "u")
@@ -541,23 +548,23 @@ def test_the_author_writes_a_rejected_row_again_with_the_winner_before_its_eyes(
     two.write("rome", "UPDATE a SET v = 'rome' WHERE id = 50", "DELETE FROM a WHERE id = 51")
     wlc.flush(two.file("rome"))
     known = len(wlc.exceptions(two.file("rome")))
-    (done,) = shown(capsys, "take", two.file("oslo"))
+    (done,) = shown(capsys, "site", "take", two.file("oslo"))
     assert (done["rejected"], done["own_rejected"]) == (0, 0)
     assert [(each["table"], each["cause"], each["rule"], each["rows"]) for each in done["in_conflict"]] == [
         ("main.a", "DATA_IN_CONFLICT", "epoch", 1),
         ("main.a", "ROW_DOES_NOT_EXIST", "epoch", 1),
     ]
-    (done,) = shown(capsys, "take", two.file("rome"))
+    (done,) = shown(capsys, "site", "take", two.file("rome"))
     assert (done["own_rejected"], done["in_conflict"]) == (2, [])
-    mine, theirs = (shown(capsys, "exceptions", two.file(site)) for site in ("rome", "oslo"))
+    mine, theirs = (shown(capsys, "site", "exceptions", two.file(site)) for site in ("rome", "oslo"))
     changed, deleted = mine[known:]
     assert [each["id"] for each in (changed, deleted)] == [each["id"] for each in theirs[-2:]]
     assert (changed["site"], changed["local"]) == ("oslo", {"id": 50, "v": "fifty", "x": "2.0"})
     assert (deleted["cause"], deleted["local"]) == ("ROW_DOES_NOT_EXIST", None)
     # What was rejected is read with the position: another take says nothing of it.
-    (done,) = shown(capsys, "take", two.file("rome"))
+    (done,) = shown(capsys, "site", "take", two.file("rome"))
     assert (done["transactions"], done["own_rejected"], len(wlc.exceptions(two.file("rome")))) == (0, 0, known + 2)
-    assert run_app(app, "wlc", ["exceptions", str(two.file("rome")), "--resubmit", changed["id"]]) == 0
+    assert run_app(app, "wlc", ["site", "exceptions", str(two.file("rome")), "--resubmit", changed["id"]]) == 0
     two.exchange()
     two.refuse_differences("a")
     assert (50, "rome", 2.0) in two.rows("oslo", "a")
@@ -576,7 +583,7 @@ def test_while_a_program_has_the_file_open_the_farm_answers(two: Sites, capsys: 
     two.exchange()
     two.exchange()
     asked = {
-        site: [(command, two.file(site)) for command in ("exceptions", "conflicts", "status")]
+        site: [(*command, two.file(site)) for command in (("site", "exceptions"), ("site", "conflicts"), ("status",))]
         for site in ("oslo", "rome")
     }
     before = {each: shown_one(capsys, *each) for site in asked for each in asked[site]}
@@ -593,7 +600,7 @@ def test_while_a_program_has_the_file_open_the_farm_answers(two: Sites, capsys: 
                 assert comparable(shown_one(capsys, *question)) == comparable(before[question])
                 assert "is open in process" in capsys.readouterr().err
             # What needs the file says so, and what can be asked meanwhile.
-            assert run_app(app, "wlc", ["exceptions", str(two.file(site)), "--resubmit", "rome:1"]) == 75
+            assert run_app(app, "wlc", ["site", "exceptions", str(two.file(site)), "--resubmit", "rome:1"]) == 75
             hint = re.search(r"wlc status \S+", capsys.readouterr().err)
             assert hint
             assert run_app(app, "wlc", shlex.split(hint[0])[1:]) == 0
@@ -601,8 +608,8 @@ def test_while_a_program_has_the_file_open_the_farm_answers(two: Sites, capsys: 
     with pytest.raises(InvalidError, match="only a site writes rows again"):
         wlc.resubmit("sales", "rome:1")
     # Anywhere, of the database.
-    rows = shown_one(capsys, "exceptions", "sales", "--farm", two.farm)
-    assert comparable(rows) == comparable(before["exceptions", two.file("oslo")])
+    rows = shown_one(capsys, "site", "exceptions", "sales", "--farm", two.farm)
+    assert comparable(rows) == comparable(before["site", "exceptions", two.file("oslo")])
 
 
 def shown_one(capsys: Capture, *arguments: object) -> Any:
@@ -653,7 +660,7 @@ def test_undo_and_repair_at_a_site_say_the_same(tmp_path: Path, capsys: Capture)
         said = [refusal(capsys, "undo", file, "--tick", wlc.tick(file))]
         with duckdb.connect(file) as connection:
             connection.execute(f"INSERT INTO {table} VALUES {other}")
-        said.append(refusal(capsys, "repair", file))
+        said.append(refusal(capsys, "farm", "repair", file))
         assert said[0] == said[1]
         assert "hint: " in said[0]
         assert not re.search(r"\bDB\b", said[0])
@@ -688,7 +695,7 @@ def test_the_process_that_has_the_file_open_takes_in_the_background(two: Sites, 
         connection.execute("INSERT INTO a VALUES (41, 'rome', 0)")
         assert [each.site for each in connection.wlc.take()] == ["oslo"]
     # Closing has ended the thread and published what was written.
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wlc take")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wlc site take")]
     two.exchange()
     two.refuse_differences("a")
     alone = tmp_path / "alone.duckdb"
@@ -706,11 +713,11 @@ def test_join_warns_of_keys_that_all_sites_would_number_alike(tmp_path: Path, ca
         " n INTEGER DEFAULT nextval('numbers')); CREATE TABLE a (id UUID PRIMARY KEY DEFAULT uuid())"
     )
     join = ["--name", "sales", "--farm", sites.farm, "--site", "rome"]
-    assert run_app(app, "wlc", ["join", "postgresql://nobody:secret@127.0.0.1:1/x", *join]) == 8
+    assert run_app(app, "wlc", ["site", "join", "postgresql://nobody:secret@127.0.0.1:1/x", *join]) == 8
     shown = capsys.readouterr().err
     assert "PostgreSQL sites do not exist yet" in shown
     assert "secret" not in shown
-    assert run_app(app, "wlc", ["join", str(sites.file("rome")), *join]) == 0
+    assert run_app(app, "wlc", ["site", "join", str(sites.file("rome")), *join]) == 0
     (warning,) = [line for line in capsys.readouterr().err.splitlines() if "sequence" in line]
     assert "key column id of main.orders defaults to a sequence" in warning
     assert "uuid()" in warning
@@ -732,7 +739,7 @@ PAGES = sorted((Path(__file__).parents[2] / "docs").glob("sites*.md"))
 SITES_TEXT = "\n".join(page.read_text() for page in PAGES)
 # With the name of a table, not of a column or rule in general; the chapters on roles name the farm otherwise.
 COMMANDS = sorted(
-    {match.rstrip(" ") for match in re.findall(r"wlc rule sales [^`#\n]+", SITES_TEXT) if "TABLE" not in match}
+    {match.rstrip(" ") for match in re.findall(r"wlc site rule sales [^`#\n]+", SITES_TEXT) if "TABLE" not in match}
 )
 STAR_RULES = ("epoch", "epoch_trans")
 

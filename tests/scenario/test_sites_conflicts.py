@@ -119,16 +119,16 @@ def test_logs_with_rejections_are_logs_like_others(outcome: Outcome, tmp_path: P
 
 def test_what_was_rejected_is_shown(few: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(few.sites.file("oslo"))
-    assert run_app(app, "wlc", ["exceptions", file, "--table", "e6_t", "--json"]) == 0
+    assert run_app(app, "wlc", ["site", "exceptions", file, "--table", "e6_t", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["source"], row["op_type"], row["cause"]) == ("rome", "UPDATE_ROW", "ROW_DOES_NOT_EXIST")
     # As --table takes it.
     assert row["table"] == "main.e6_t"
     assert (row["old"], row["new"], row["local"]) == ({"k": 2, "v": "Loopy"}, {"k": 2, "v": "x"}, None)
-    assert run_app(app, "wlc", ["exceptions", file, "--count"]) == 0
+    assert run_app(app, "wlc", ["site", "exceptions", file, "--count"]) == 0
     assert str(len(wlc.exceptions(file))) in capsys.readouterr().out
     assert wlc.exceptions(file, since="2126-01-01") == []
-    assert run_app(app, "wlc", ["conflicts", file]) == 0
+    assert run_app(app, "wlc", ["site", "conflicts", file]) == 0
     assert "conflict_steps" in capsys.readouterr().out
     with attached(file) as connection:
         found = connection.execute('SELECT k, "v$OLD", "v$NEW", op_type, cft_cause FROM wlc."e3_t$EX"').fetchall()
@@ -211,7 +211,7 @@ def test_a_lock_that_would_protect_nothing_is_refused(few: Outcome, query: str, 
 
 @pytest.mark.slow
 def test_only_the_owner_writes_a_table(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
-    sites, rule = outcome.sites, ["rule", str(outcome.sites.file("oslo")), "a"]
+    sites, rule = outcome.sites, ["site", "rule", str(outcome.sites.file("oslo")), "a"]
     assert run_app(app, "wlc", [*rule, "owner", "--site", "rome"]) == 0
     assert "main.a" in capsys.readouterr().out
     sites.exchange()
@@ -540,4 +540,4 @@ def test_a_site_that_was_silent_for_too_long_is_refused(two: Sites) -> None:
     for site in two.names:
         with pytest.raises(ExpiredError) as caught:
             two.take(site)
-        assert "wlc join" in str(caught.value.hint)
+        assert "wlc site join" in str(caught.value.hint)

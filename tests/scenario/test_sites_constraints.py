@@ -281,7 +281,7 @@ def test_a_rule_and_a_constraint_that_is_not_published_yet_do_not_meet(tmp_path:
                 wlc.set_rule(farm, table, "newest")
                 with pytest.raises(UnsupportedError, match=f"main.{table} has the rule newest") as refused:
                     wlc.flush(sites.file("oslo"))
-                assert f"wlc rule {farm} main.{table} owner --site oslo" in str(refused.value.hint)
+                assert f"wlc site rule {farm} main.{table} owner --site oslo" in str(refused.value.hint)
                 wlc.set_rule(farm, table, "owner", site="oslo")
                 sites.take("oslo")
                 connection.execute(f"COMMENT ON TABLE {table} IS 'again'")

@@ -287,7 +287,7 @@ def test_a_lie_is_refused_and_names_the_site(scene: Scene, lie: Callable[[Scene,
     assert re.search(LIES[lie], str(error)), str(error)
     if lie in IN_STAR:
         assert error.exit_code == 6
-        assert str(error.hint).startswith("to go on without this site: wlc leave ")
+        assert str(error.hint).startswith("to go on without this site: wlc site leave ")
 
 
 # What contradicts the log itself or the rules of a star.

@@ -78,7 +78,7 @@ def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str
     sites.write("oslo", "INSERT INTO a VALUES (901, 'oslo', 1)")
     sites.exchange()
     sites.refuse_differences("a")
-    assert run_app(app, "wlc", ["sites", "sales", "--farm", sites.farm, "--json"]) == 0
+    assert run_app(app, "wlc", ["site", "list", "sales", "--farm", sites.farm, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [site["site"] for site in shown] == ["oslo", "rome"]
 
@@ -200,7 +200,7 @@ def test_a_log_that_cannot_be_taken_holds_up_no_other_site(tmp_path: Path, capsy
         wlc.flush(sites.file(name))
     sites.write("oslo", "INSERT INTO u VALUES (5, 'same')")
     for expected in ("1", "0"):
-        assert run_app(app, "wlc", ["take", str(sites.file("oslo"))]) == 5
+        assert run_app(app, "wlc", ["site", "take", str(sites.file("oslo"))]) == 5
         out, err = capsys.readouterr()
         assert [line.split()[:2] for line in out.splitlines()[1:]] == [["rome", expected]]
         assert re.search("error: tick 1 of history .*, which site paris published, does not fit", err)
@@ -228,7 +228,7 @@ def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
     assert sites.take("rome") == 1
     with pytest.raises(InvalidError, match="whose log is read by rome") as caught:
         wlc.stop(oslo)
-    assert "wlc leave" in str(caught.value.hint)
+    assert "wlc site leave" in str(caught.value.hint)
     with monkeypatch.context() as patch:
         # It was alone when it was stopped.
         patch.setattr(SiteLife, "refuse_end", lambda *_: None)
@@ -237,7 +237,7 @@ def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
     for site, moved in ((None, False), ("oslo", False), (None, True)):
         with pytest.raises(InvalidError, match="was site oslo of sales and was stopped") as caught:
             wlc.master(oslo, site=site, moved=moved)
-        assert "wlc leave" in str(caught.value.hint)
+        assert "wlc site leave" in str(caught.value.hint)
     assert sites.rows("oslo", "wlc.state") == before
     wlc.leave("sales", "rome", farm=sites.farm, force=True)
     wlc.stop(rome)
@@ -330,7 +330,7 @@ def test_a_site_that_was_silent_for_too_long_begins_anew(three: Sites, capsys: p
         three.take("rome")
     write_offline(three, "rome", "INSERT INTO t VALUES (103, 'in the file only')")
     command = str(caught.value.hint)
-    assert command.startswith("wlc join ")
+    assert command.startswith("wlc site join ")
     arguments = shlex.split(command)[1:]
     assert run_app(app, "wlc", arguments) == 2
     shown = " ".join(capsys.readouterr().err.split())
@@ -430,7 +430,7 @@ def test_in_a_star_it_is_a_snapshot_of_the_primary(tmp_path: Path) -> None:
     told = f"; the newest snapshot of site oslo is of tick {tick}, [0-9.]+s old$"
     with pytest.raises(ExpiredError, match="its log begins with batch 2" + told) as caught:
         sites.take("rome")
-    hint = f"wlc join {sites.file('rome')} --name {sites.log('oslo').url} --site rome --again"
+    hint = f"wlc site join {sites.file('rome')} --name {sites.log('oslo').url} --site rome --again"
     assert caught.value.hint == hint
     # The primary says so of what it cannot judge, too.
     sites.write("rome", "INSERT INTO t VALUES (9, 'rome')")
@@ -443,14 +443,14 @@ def test_in_a_star_it_is_a_snapshot_of_the_primary(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_in_a_mesh_it_is_another_site_that_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = pruned(tmp_path, mesh=True)
-    assert run_app(app, "wlc", ["take", str(sites.file("rome")), "--from", "oslo"]) == 7
+    assert run_app(app, "wlc", ["site", "take", str(sites.file("rome")), "--from", "oslo"]) == 7
     shown = " ".join(capsys.readouterr().err.split())
     assert "; site paris has it" in shown
     command = shown.partition("hint: ")[2]
-    assert command == f"wlc take {sites.file('rome')} --from paris"
+    assert command == f"wlc site take {sites.file('rome')} --from paris"
     assert run_app(app, "wlc", shlex.split(command)[1:]) == 0
     assert sites.rows("rome", "t") == [(0, "oslo"), (1, "oslo")]
-    assert run_app(app, "wlc", ["take", str(sites.file("rome"))]) == 0, capsys.readouterr().err
+    assert run_app(app, "wlc", ["site", "take", str(sites.file("rome"))]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -510,7 +510,7 @@ def signed(tmp_path: Path) -> Sites:
     """What docs/sites.md shows."""
     sites = Sites(tmp_path)
     for kind, name in (("encryption", "farm"), ("signing", "oslo"), ("signing", "rome")):
-        assert run_app(app, "wlc", ["key", kind, str(tmp_path / f"{name}.key")]) == 0
+        assert run_app(app, "wlc", ["farm", "key", kind, str(tmp_path / f"{name}.key")]) == 0
     public = "".join((tmp_path / f"{site}.key.pub").read_text() for site in ("oslo", "rome"))
     (tmp_path / "sites.pub").write_text(public)
     with duckdb.connect(sites.file("oslo")) as connection:

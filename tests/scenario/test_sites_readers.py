@@ -216,7 +216,7 @@ def net(sites: Sites, since: int, until: int) -> Counter[tuple[Any, ...]]:
 def test_changes_and_differences_across_the_break_are_refused(rome: Sites, since: int, until: int) -> None:
     with pytest.raises(wlr.InvalidError, match="begins history .*: no changes lead from tick 8 to it") as caught:
         net(rome, since, until)
-    assert "up to 8, or after 10; wlr changes DB --table TABLE --snapshot" in str(caught.value.hint)
+    assert "up to 8, or after 10; wlr rows changes DB --table TABLE --snapshot" in str(caught.value.hint)
     with pytest.raises(wlr.InvalidError, match="no changes lead|tick 9 cannot be restored"):
         wlr.diff(rome.log("rome").url, since, until)
 

@@ -1,4 +1,4 @@
-"""`wlc take --dry-run` says exactly what the next round does, and changes nothing: the file, the farm and its folder.
+"""`wlc site take --dry-run` says exactly what the next round does, and changes nothing: the file, the farm and its folder.
 
 The example of docs/howto/offices.md is typed here, too.
 """
@@ -105,7 +105,7 @@ def test_the_primary_says_what_it_would_reject(two: Sites, capsys: Capture) -> N
         # Each transaction is a step of its own, as in a round of many log files.
         with patch.multiple(missing_steps, STEP_TRANSACTIONS=1, JOINED_TRANSACTIONS=1):
             capsys.readouterr()
-            assert run_app(app, "wlc", ["take", str(two.file("oslo")), "--dry-run", "--json"]) == 0
+            assert run_app(app, "wlc", ["site", "take", str(two.file("oslo")), "--dry-run", "--json"]) == 0
             (shown,) = json.loads(capsys.readouterr().out)
             assert not wlc.exceptions(two.file("oslo"))
             (done,) = wlc.take(two.file("oslo"))
@@ -147,7 +147,7 @@ def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
     sites.join("rome")
     guide = (Path(__file__).parents[2] / "docs/howto/offices.md").read_text(encoding="utf-8")
     ((written, block),) = re.findall(
-        r"^```console\n((?:\w+> UPDATE accounts [^\n]*\n)+)(\$ wlc take oslo.duckdb\n.*?\n)```",
+        r"^```console\n((?:\w+> UPDATE accounts [^\n]*\n)+)(\$ wlc site take oslo.duckdb\n.*?\n)```",
         guide,
         re.DOTALL | re.MULTILINE,
     )
@@ -220,7 +220,7 @@ def test_there_must_be_room_for_the_copy_and_nothing_is_left_of_it(two: Sites) -
     with patch("shutil.disk_usage", lambda _: usage), pytest.raises(UnavailableError) as failed:
         wlc.take(two.file("oslo"), dry_run=True)
     assert failed.value.hint
-    assert f"wlc sites {two.file('oslo')}" in failed.value.hint
+    assert f"wlc site list {two.file('oslo')}" in failed.value.hint
     # Each look at the file finds another checkpoint.
     headers = (bytes([number]) for number in range(100))
     with (
@@ -250,7 +250,7 @@ def test_a_restored_site_takes_its_past_back_in_the_copy_and_begins_no_history_t
     write_offline(two, "rome", "INSERT INTO e VALUES (52, 'since')")
     with pytest.raises(InvalidError, match="begins a new history") as failed:
         wlc.take(file, dry_run=True)
-    assert failed.value.hint == f"wlc flush {file} begins it; then wlc take {file} --dry-run"
+    assert failed.value.hint == f"wlc flush {file} begins it; then wlc site take {file} --dry-run"
     with pytest.warns(UserWarning, match="a new history begins"):
         wlc.flush(file)
     assert [each.transactions for each in wlc.take(file, dry_run=True)] == [1]

@@ -470,11 +470,13 @@ def test_case_3_of_a_primary_judges_what_it_has_committed_since(two: Sites, caps
         "UPDATE t SET v = 'since' WHERE k < 4",
         "UPDATE t SET v = 'since' WHERE k = 4",
     )
-    with pytest.warns(UserWarning, match="a new history begins, and what it had published comes back with wlc take"):
+    with pytest.warns(
+        UserWarning, match="a new history begins, and what it had published comes back with wlc site take"
+    ):
         wlc.flush(file)
     with pytest.raises(UnavailableError, match="has not taken over yet"):
         two.take("rome")
-    assert run_app(app, "wlc", ["take", str(file)]) == 0
+    assert run_app(app, "wlc", ["site", "take", str(file)]) == 0
     assert "oslo" in capsys.readouterr().out
     (first, second) = histories(two, "oslo")
     assert (first, second) == (None, Origin(former.history, former.tick))
@@ -555,8 +557,10 @@ def test_a_backup_behind_what_was_pruned_is_refused(
     assert two.log(site).config() == published
     hint = str(caught.value.hint)
     if site == "oslo":
-        role, anew = re.fullmatch(r"let another site be the primary: (.*); wlc take there; then (.*)", hint).groups()
-        typed = [role, f"wlc take {two.file('rome')}", anew]
+        role, anew = re.fullmatch(
+            r"let another site be the primary: (.*); wlc site take there; then (.*)", hint
+        ).groups()
+        typed = [role, f"wlc site take {two.file('rome')}", anew]
     else:
         typed = [hint]
     for command in typed:
@@ -577,7 +581,7 @@ def test_case_5_an_unknown_past_is_refused(two: Sites) -> None:
         plain.execute("UPDATE wlc.state SET value = repeat('0', 64) WHERE key = 'chain'")
     with pytest.raises(FencedError, match="was published by another master") as caught:
         wlc.flush(two.file("rome"))
-    assert "wlc leave" in str(caught.value.hint) or "wlc join" in str(caught.value.hint)
+    assert "wlc site leave" in str(caught.value.hint) or "wlc site join" in str(caught.value.hint)
     with pytest.raises(FencedError):
         two.write("rome", "INSERT INTO t VALUES (102, 'rome')")
 

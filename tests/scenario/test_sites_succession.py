@@ -106,11 +106,11 @@ def before_use(module: object, name: str, do: Callable[[], object]) -> Iterator[
 @pytest.mark.slow
 def test_a_planned_change(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
     three.write("oslo", "INSERT INTO t VALUES (4, 'waits')")
-    assert run_app(app, "wlc", ["role", "sales", "rome", "primary", "--farm", three.farm]) == 2
+    assert run_app(app, "wlc", ["site", "role", "sales", "rome", "primary", "--farm", three.farm]) == 2
     assert "--lost oslo" in capsys.readouterr().err
-    assert run_app(app, "wlc", ["role", str(three.file("rome")), "rome", "primary"]) == 2
-    assert run_app(app, "wlc", ["role", str(three.file("oslo")), "rome", "primary"]) == 0
-    assert run_app(app, "wlc", ["role", str(three.file("oslo")), "rome", "primary"]) == 0
+    assert run_app(app, "wlc", ["site", "role", str(three.file("rome")), "rome", "primary"]) == 2
+    assert run_app(app, "wlc", ["site", "role", str(three.file("oslo")), "rome", "primary"]) == 0
+    assert run_app(app, "wlc", ["site", "role", str(three.file("oslo")), "rome", "primary"]) == 0
     circle = read_circle(three.log("oslo"))
     assert (circle.primary, circle.term, circle.ddl) == ("rome", 2, "rome")
     # Nobody takes for a verdict what Rome wrote before it takes over.
@@ -402,11 +402,11 @@ def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
         ("oslo", "primary", 0),
         ("rome", "slave", 2),
     ):
-        assert run_app(app, "wlc", ["role", str(three.file("oslo")), site, role]) == code, (site, role)
+        assert run_app(app, "wlc", ["site", "role", str(three.file("oslo")), site, role]) == code, (site, role)
         assert code == 0 or "hint" in (err := capsys.readouterr().err)
         if (site, role) == ("rome", "pass") and code:
             # Typed as it is, without a farm in the environment.
-            assert f"hint: wlc role {three.log('oslo').url} rome none" in err
+            assert f"hint: wlc site role {three.log('oslo').url} rome none" in err
     assert [site.role for site in read_circle(three.log("oslo")).sites] == ["primary", "secondary", "secondary"]
 
 

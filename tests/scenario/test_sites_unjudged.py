@@ -251,7 +251,7 @@ def test_what_follows_a_refresh_that_is_pruned_is_not_taken_on_trust(sites: Site
     sites.write("rome", "UPDATE o SET v = 'second' WHERE k = 1")
     with pytest.raises(ExpiredError, match="site has not seen") as caught:
         take_from(sites, "rome>oslo")
-    assert "wlc join" in str(caught.value.hint)
+    assert "wlc site join" in str(caught.value.hint)
     assert sites.rows("oslo", "o") == []
 
 

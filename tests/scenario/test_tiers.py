@@ -189,7 +189,7 @@ def test_a_reader_of_a_class_reads_from_it_or_a_higher_one(two_relays: Town) -> 
     wlc.set_upstream("shop", town.id_of("b"), is_active=False, farm=town.farm)
     with pytest.raises(UnavailableError, match=r"no upstream of .* serves .* its class test is below beta") as caught:
         town.replica("x")
-    assert str(caught.value.hint).startswith("wlc tiers ")
+    assert str(caught.value.hint).startswith("wlc tier show ")
 
 
 def test_who_is_silent_is_no_candidate_and_an_hourly_relay_is(two_relays: Town) -> None:
@@ -450,7 +450,7 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
 ) -> None:
     town = two_relays
     town.replica("x", upstream="auto")
-    assert run_app(app, "wlc", ["tiers", town.registry.url]) == 0
+    assert run_app(app, "wlc", ["tier", "show", town.registry.url]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown[1:]] in (["0", "1", "2", "1"], ["0", "1", "1", "2"])
     town.write()
@@ -459,15 +459,15 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
     (x,) = (found for found in replicas(town.registry) if found.kind == "replica")
     late = utc_now() + timedelta(minutes=5)
     register(town.registry, replace(x, seen=late))
-    assert run_app(app, "wlc", ["tiers", town.registry.url]) == 9
+    assert run_app(app, "wlc", ["tier", "show", town.registry.url]) == 9
     told = capsys.readouterr()
     assert re.search(rf"error: {x.id} \(.* does not come further", told.err)
     # Whoever examines the database, or looks at its page, is told the same, with the command that shows the cause.
     (check,) = (check for check in wlr.report(town.registry.url).checks if check.check == "readers")
     assert (check.state, check.remedy) == ("wrong", f"wlr replicate --into {x.target}")
     assert x.id in check.found
-    assert run_app(app, "wlc", ["tiers", town.registry.url, "--set", "stuck_s=1000"]) == 0
-    assert run_app(app, "wlc", ["tiers", town.registry.url, "--json"]) == 0
+    assert run_app(app, "wlc", ["tier", "set", town.registry.url, "stuck_s=1000"]) == 0
+    assert run_app(app, "wlc", ["tier", "show", town.registry.url, "--json"]) == 0
     assert '"cause": "holds a position"' in capsys.readouterr().out
     # Somebody registered and never held a position.
     new = Replica("new", "/new", None, None, utc_now(), "host", "ann")

@@ -173,7 +173,21 @@ def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
     phys_rep_firstfile_rollout, verify_tunable_defaults, keepalive_v2.
     """
     hq, auto = land.place("hq"), ("--upstream", "auto")
-    ship = ("wlc", "ship", hq, "--to", land.farm("r"), "--upstream", hq, "--fanout", 1, "--class", "prod", "--follow")
+    ship = (
+        "wlc",
+        "tier",
+        "ship",
+        hq,
+        "--to",
+        land.farm("r"),
+        "--upstream",
+        hq,
+        "--fanout",
+        1,
+        "--class",
+        "prod",
+        "--follow",
+    )
     relay = land.start(*ship)
     at = land.wait_for("r", state="active").id
     wlc.set_upstream(hq, "origin", is_active=False)
@@ -191,7 +205,7 @@ def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
     for fanout, name in ((1, "y"), (2, "y2")):
         land.replicate(name, hq, *auto, "--class", "uat")
         assert len([claim for claim in claims(land.at("hq")) if claim.upstream == at]) == fanout
-        shown = json.loads(land.run("wlc", "fanout", hq, 2, "--upstream", at, "--json"))
+        shown = json.loads(land.run("wlc", "tier", "fanout", hq, 2, "--upstream", at, "--json"))
         assert {"upstream": at, "fanout": 2, "used": fanout, "decided_by": "override"} in shown
     # physrep_allowed_source: nobody reads from a class that is not in the order with its own.
     assert "its class prod is below own" in land.replicate("w", hq, *auto, "--class", "own", code=75)
@@ -208,7 +222,7 @@ def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
     land.replicate("z", hq, *auto)
     # rtcpu_source: what is taken out is left by who follows, too.
     wlc.set_upstream(hq, "origin", is_active=True)
-    land.run("wlc", "upstream", hq, at, "--inactive")
+    land.run("wlc", "tier", "upstream", hq, at, "--inactive")
     land.wait_for("x.duckdb", upstream="origin", tier=1)
     wlc.set_upstream(hq, at, is_active=True)
     _end_equal(land)
@@ -216,7 +230,7 @@ def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
 
 def _pause_while_it_follows(land: Land) -> None:
     before = land.members()["x.duckdb"]
-    assert "is paused" in land.run("wlr", "pause", land.into("x"))
+    assert "is paused" in land.run("wlr", "replica", "pause", land.into("x"))
     said = land.wait_for("x.duckdb", state="inactive")
     tick = land.write()
     land.wait_for("r", tick=tick)
@@ -226,7 +240,7 @@ def _pause_while_it_follows(land: Land) -> None:
     assert (now.tick, now.state, now.marks, now.upstream) == (before.tick, "inactive", (), before.upstream)
     assert now.id in {claim.holder for claim in claims(land.at("hq"))}
     assert json.loads(land.run("wlr", "status", land.into("x"), "--json"))["is_paused"]
-    land.run("wlr", "resume", land.into("x"))
+    land.run("wlr", "replica", "resume", land.into("x"))
     last = land.wait_for("x.duckdb", tick=tick, state="active").transitions
     assert [(each.state, each.cause) for each in last][-2:] == [("inactive", "paused"), ("active", "goes on")]
 
@@ -269,14 +283,14 @@ def test_places_below_are_filled_by_one_pusher_that_may_be_killed(land: Land) ->
     """
     hq, edge = land.place("hq"), land.place("edge")
     wlc.push_list(edge, add=Push("uats", class_name="uat"))
-    land.run("wlc", "push", edge, "add", "here", "--host", socket.gethostname(), "--class", "beta")
-    land.run("wlc", "tiers", edge, *(word for setting in SOON for word in ("--set", setting)))
+    land.run("wlc", "tier", "push", edge, "add", "here", "--host", socket.gethostname(), "--class", "beta")
+    land.run("wlc", "tier", "set", edge, *SOON)
     for name, class_name in (("a", "uat"), ("b", "beta")):
         told = land.replicate(name, edge, "--upstream", land.place(f"of-{name}"), "--class", class_name, code=2)
-        assert f"wlc ship DB --pushes {edge}" in told
+        assert f"wlc tier ship DB --pushes {edge}" in told
     # populate_error: an entry that cannot be read holds nobody up, and is told.
     land.at("edge").store.create("pushes/torn.json", b"torn")
-    push = ("wlc", "ship", hq, "--pushes", edge, "--class", "prod")
+    push = ("wlc", "tier", "ship", hq, "--pushes", edge, "--class", "prod")
     pusher = land.start(*push, "--follow")
     wait_until(lambda: land.is_filled("of-a") and land.is_filled("of-b"))
     handles = _handles(pusher)
@@ -286,7 +300,7 @@ def test_places_below_are_filled_by_one_pusher_that_may_be_killed(land: Land) ->
     register(
         land.at("edge"), Replica("oslo", "oslo", None, None, utc_now(), "o", "ann", kind=SITE, site="oslo", place=place)
     )
-    land.run("wlc", "push", edge, "add", "sites", "--site", "os*")
+    land.run("wlc", "tier", "push", edge, "add", "sites", "--site", "os*")
     wait_until(lambda: land.is_filled("of-oslo"))
     for _ in range(5):
         tick = land.write()
@@ -337,7 +351,7 @@ def test_a_feed_that_is_killed_says_at_both_places_what_happened_once(land: Land
     land.run(*feed[:-1])
     assert as_records(_with_blobs(lines(first))) == flat(projection(land.at("hq"), "main.[tw]"))
     # At a relay, everything is the same, each byte.
-    land.run("wlc", "ship", hq, "--to", land.farm("r"))
+    land.run("wlc", "tier", "ship", hq, "--to", land.farm("r"))
     land.run("wlr", "feed", hq, "--table", "main.[tw]", "--to", second, "--upstream", land.place("r"))
     assert second.read_bytes() == first.read_bytes()
     # log_trigger with maxsize 1: nothing is left, and what was dropped is counted.
@@ -390,11 +404,11 @@ def test_another_past_a_lost_position_and_a_half_copy_are_told_and_harm_nobody(l
     """
     hq, copy = land.place("hq"), land.folder / "copy.duckdb"
     shutil.copy(land.source, copy)
-    land.run("wlc", "ship", hq, "--to", land.farm("old"))
+    land.run("wlc", "tier", "ship", hq, "--to", land.farm("old"))
     good = land.write()
     # A first copy that is killed is not to be seen, and the next run completes it.
     land.write("CREATE TABLE noise AS SELECT range AS i, random() AS r FROM range(30000)")
-    ship = ("wlc", "ship", hq, "--to", land.farm("r"))
+    ship = ("wlc", "tier", "ship", hq, "--to", land.farm("r"))
     half = land.start(*ship, "--limit-rate", "40k")
     wait_until(lambda: bool(land.at("r").store.list("wlc_logs/")))
     half.kill()
@@ -413,14 +427,14 @@ def test_another_past_a_lost_position_and_a_half_copy_are_told_and_harm_nobody(l
     assert waiting.end() == 0, waiting.errors
     # physrep_truncate: the source was restored to the good past, and goes on from there.
     before = land.logs("r")
-    assert "ends at tick" in land.run("wlc", "ship", land.place("old"), "--to", land.farm("r"), code=6)
+    assert "ends at tick" in land.run("wlc", "tier", "ship", land.place("old"), "--to", land.farm("r"), code=6)
     land.source = copy
     wlc.master(copy, moved=True, farm=land.farm("old"))
     for _ in range(4):
         land.write()
     for words in (
-        ("wlc", "ship", land.place("old"), "--to", land.farm("r")),
-        ("wlr", "switch", land.into("x"), land.place("old")),
+        ("wlc", "tier", "ship", land.place("old"), "--to", land.farm("r")),
+        ("wlr", "replica", "switch", land.into("x"), land.place("old")),
         ("wlr", "replicate", land.place("old"), "--into", land.into("x")),
     ):
         land.run(*words, code=6)
@@ -445,9 +459,9 @@ def test_a_second_registry_serves_and_a_relay_takes_the_place_of_a_lost_farm(lan
     hq, second = land.place("hq"), land.place("second")
     wlc.ship(hq, to=land.farm("second"), register=False)
     both = ("--registry", hq, "--registry", second)
-    land.run("wlc", "ship", hq, "--to", land.farm("r"), *both)
+    land.run("wlc", "tier", "ship", hq, "--to", land.farm("r"), *both)
     land.replicate("x", hq, *both)
-    shown = json.loads(land.run("wlc", "tiers", second, "--json"))["members"]
+    shown = json.loads(land.run("wlc", "tier", "show", second, "--json"))["members"]
     assert {(member["kind"], member["state"], member["registry"]) for member in shown} == {
         ("origin", "active", ""),
         ("relay", "active", hq),
@@ -462,7 +476,7 @@ def test_a_second_registry_serves_and_a_relay_takes_the_place_of_a_lost_farm(lan
         # The farm does not come back: the relay takes its place, and everybody goes on.
         land.run("wlc", "master", land.source, "--moved", "--farm", land.farm("r"))
         tick = land.write()
-        land.run("wlr", "switch", land.into("x"), land.place("r"))
+        land.run("wlr", "replica", "switch", land.into("x"), land.place("r"))
         for name in "xy":
             assert json.loads(land.replicate(name, "--json"))["tick"] == tick
             assert file_contents(land.into(name)) == file_contents(land.source)
@@ -471,14 +485,14 @@ def test_a_second_registry_serves_and_a_relay_takes_the_place_of_a_lost_farm(lan
 def test_who_needs_what_was_pruned_reads_where_it_is_kept(land: Land) -> None:
     """Comdb2: phys_rep_nomatch, match_overlap, physrep_delfiles."""
     hq, auto = land.place("hq"), ("--upstream", "auto")
-    land.run("wlc", "ship", hq, "--to", land.farm("r"))
+    land.run("wlc", "tier", "ship", hq, "--to", land.farm("r"))
     for name in ("late", "later"):
         land.replicate(name, hq, *auto)
     for _ in range(3):
         land.write()
     wlc.snapshot(land.source)
     land.write("DELETE FROM t WHERE i < 3", "CREATE TABLE u AS SELECT 1 AS a")
-    land.run("wlc", "ship", hq, "--to", land.farm("r"))
+    land.run("wlc", "tier", "ship", hq, "--to", land.farm("r"))
     done = json.loads(land.run("wlc", "prune", hq, "--deadline", 0, "--keep-for", "0s", "--yes", "--json"))
     assert {land.members()[f"{name}.duckdb"].id for name in ("late", "later")} <= set(done["overdue"])
     # phys_rep_nomatch: the origin is out of range, and the relay covers the position.
@@ -492,6 +506,6 @@ def test_who_needs_what_was_pruned_reads_where_it_is_kept(land: Land) -> None:
     land.run("wlc", "prune", land.place("r"), "--yes", "--keep-for", "0s")
     assert land.at("r").batch_numbers() == land.at("hq").batch_numbers()
     land.write("DROP TABLE u")
-    land.run("wlc", "ship", hq, "--to", land.farm("r"))
+    land.run("wlc", "tier", "ship", hq, "--to", land.farm("r"))
     land.replicate("late")
     assert file_contents(land.into("late")) == file_contents(land.source)

@@ -362,7 +362,7 @@ def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: py
     assert not wlr.drill(source, tick=batch.last).is_sound
     ((problem),) = wlr.verify_farm(source).problems
     assert "cannot be verified: it names no digest of main.bag" in problem.problem
-    assert run_app(wlc_app, "wlc", ["verify", str(source)]) == 6
+    assert run_app(wlc_app, "wlc", ["farm", "verify", str(source)]) == 6
     assert "names no digest of main.bag" in capsys.readouterr().out
 
 
@@ -474,7 +474,7 @@ def test_a_repair_is_not_made_against_an_older_state(source: Path, capsys: pytes
         wlc.repair(source, published=old)
     with pytest.raises(InvalidError, match="is no replica"):
         wlc.repair(source, published=_empty(source))
-    assert run_app(wlc_app, "wlc", ["repair", str(source)]) == 0
+    assert run_app(wlc_app, "wlc", ["farm", "repair", str(source)]) == 0
     assert "warning" not in capsys.readouterr().err
     assert {check.outcome for check in wlc.verify_source(source)} == {"same"}
     wlr.replicate(into=old)
@@ -504,10 +504,10 @@ def test_a_drill_restores_any_tick_and_leaves_nothing_behind(source: Path, tmp_p
 @pytest.mark.slow
 def test_commands_tell_by_their_exit_code(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = replicas(source)[0]
-    assert run_app(wlc_app, "wlc", ["verify", str(source), "--json"]) == 0
+    assert run_app(wlc_app, "wlc", ["farm", "verify", str(source), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
-    assert run_app(wlc_app, "wlc", ["verify", str(source), "--source"]) == 0
-    assert run_app(wlr_app, "wlr", ["drill", str(source), "--seed", "1", "--json"]) == 0
+    assert run_app(wlc_app, "wlc", ["farm", "verify", str(source), "--source"]) == 0
+    assert run_app(wlr_app, "wlr", ["replica", "drill", str(source), "--seed", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["is_sound"] is True
     assert run_app(wlr_app, "wlr", ["verify", str(copy)]) == 0
     spoil(copy, "DELETE FROM keyed WHERE id = 3")
@@ -519,7 +519,7 @@ def test_commands_tell_by_their_exit_code(source: Path, capsys: pytest.CaptureFi
     assert run_app(wlr_app, "wlr", ["repair", str(copy), "--table", "main.keyed"]) == 0
     assert run_app(wlr_app, "wlr", ["verify", str(copy), "--table", "keyed"]) == 0
     next(iter((source.parent / "farm").rglob("0.parquet"))).unlink()
-    assert run_app(wlc_app, "wlc", ["verify", str(source), "--full"]) == 6
+    assert run_app(wlc_app, "wlc", ["farm", "verify", str(source), "--full"]) == 6
     assert "is missing" in capsys.readouterr().err
 
 

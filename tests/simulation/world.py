@@ -198,7 +198,7 @@ def sites(found: World, names: tuple[str, ...], *, is_mesh: bool) -> None:
         state = _site_state(log, name, folder, found)
         log.create_config(state.config())
         found.add(Site(hub, name, found.round_s, source=SimulatedSource(name, state, hub.clock)))
-        # As `wlc join` does: nothing is pruned before those have read it who are going to.
+        # As `wlc site join` does: nothing is pruned before those have read it who are going to.
         for other in circle.sources_of(name):
             register(site_database(database, other.folder), as_reader(SiteState(name, folder), name, None))
 

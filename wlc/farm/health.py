@@ -66,7 +66,7 @@ class Health(ForPeople):
 
     Attributes:
         publisher: Its last sign; None if none has given one.
-        verified: The last `wlc verify`; `drilled`: the last `wlr drill`; None if there was none.
+        verified: The last `wlc farm verify`; `drilled`: the last `wlr replica drill`; None if there was none.
         sign_every: How often a publisher gives a sign while it publishes nothing; zero: never.
         expect_every: Longest time between two commits that is in order; zero: any.
     """

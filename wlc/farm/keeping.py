@@ -135,7 +135,7 @@ class Tag(ForPeople):
     actor: str
 
 
-_TAG = Document("tag", Tag, name="name", hint="Delete {where}, and tag the tick again: wlc tag")
+_TAG = Document("tag", Tag, name="name", hint="Delete {where}, and tag the tick again: wlc farm tag")
 encode_tag, decode_tag = _TAG.encode, _TAG.decode
 
 
@@ -206,7 +206,7 @@ def find_tag(database: FarmDatabase, name: str) -> Tag:
     listed = ", ".join([*first, *(other for other in known if other not in first)][:5])
     raise InvalidError(
         f"{database.name} has no tag {name!r}",
-        hint=f"its tags are {listed}" if known else f"it has no tags: wlc tag {database.url} NAME --tick N",
+        hint=f"its tags are {listed}" if known else f"it has no tags: wlc farm tag {database.url} NAME --tick N",
     )
 
 
@@ -224,7 +224,7 @@ def add_tag(database: FarmDatabase, tag: Tag) -> Tag:
         if present.tick != tag.tick:
             raise InvalidError(
                 f"tag {tag.name} of {database.name} is at tick {present.tick}",
-                hint=f"wlc tag {database.url} {tag.name} --delete removes it.",
+                hint=f"wlc farm tag {database.url} {tag.name} --delete removes it.",
             ) from None
         return present
     return tag

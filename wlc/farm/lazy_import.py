@@ -10,18 +10,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def importer(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
+def importer(
+    package: str, names: Mapping[str, tuple[str, ...]], elsewhere: Mapping[str, str]
+) -> Callable[[str], object]:
     """Return the `__getattr__` of a package.
 
     Args:
         package: Its name.
         names: For each module, the public names of the package that come from it.
+        elsewhere: For each command without a function of its name here, what Python uses instead.
     """
     homes = {name: module for module, listed in names.items() for name in listed}
 
     def find(name: str) -> object:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = f": use {elsewhere[name]}" if name in elsewhere else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         found = getattr(importlib.import_module(homes[name]), name)
         setattr(sys.modules[package], name, found)
         return found

@@ -291,7 +291,7 @@ def parse_claim_path(path: str) -> tuple[str, int] | None:
 
 
 def _checked_upstream(upstream: str) -> str:
-    return _checked_id(upstream, "an upstream", hint="wlc tiers DB lists them.")
+    return _checked_id(upstream, "an upstream", hint="wlc tier show DB lists them.")
 
 
 def _checked_id(text: str, of: str, hint: str = "Use letters, digits, '_' and '-'.") -> str:

@@ -46,7 +46,7 @@ def other_databases(url: str, name: str) -> str:
     farm = url.removesuffix(f"/{name}")
     create = f"wlc master SOURCE --farm {shlex.quote(farm)}"
     # A relay that waits to be filled is empty, too.
-    create_or_copy = f"{create}, or wlc ship DB --to {shlex.quote(farm)}"
+    create_or_copy = f"{create}, or wlc tier ship DB --to {shlex.quote(farm)}"
     if "://" in farm:
         return f"check the name and --farm: wlc list {shlex.quote(farm)} shows them; to add a database: {create}"
     if not Path(farm).is_dir():

@@ -464,7 +464,7 @@ class Source(ABC):
         """Make net changes as one new transaction; see `wlc.masters.operations.compensate`."""
         raise UnsupportedError(
             f"transactions of {self} cannot be undone by dbfarm: only DuckDB masters can",
-            hint="wlr diff DB --tick A:B shows the rows; write them in the database itself",
+            hint="wlr rows diff DB --tick A:B shows the rows; write them in the database itself",
         )
 
     @abstractmethod
@@ -512,7 +512,8 @@ def cannot_be_site(shown: str) -> UnsupportedError:
     """Build the error for a database of an engine whose databases cannot be sites."""
     return UnsupportedError(
         f"{shown} cannot be one of several sites: only DuckDB files can, PostgreSQL sites do not exist yet",
-        hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
+        hint="wlc site join FILE.duckdb --name DB --site NAME; a server can hold a replica:"
+        " wlr replicate DB --into URL",
     )
 
 

@@ -310,4 +310,4 @@ def _repair_hint(source: str | os.PathLike[str], shown: str) -> str:
         check_repair(source)
     except InvalidError as error:
         return error.hint or ""
-    return f"wlc repair {shown}"
+    return f"wlc farm repair {shown}"

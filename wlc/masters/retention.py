@@ -298,7 +298,7 @@ def _holding_reason(replica: Replica, windows: Mapping[str, int]) -> str:
     if (needed := _needed_from(replica, windows)) < batch:
         return (
             f"changes between this site and {replica.id} are judged by log files from batch {needed} on; less is needed"
-            " after wlc take at the primary and then at the other site"
+            " after wlc site take at the primary and then at the other site"
         )
     return f"replica {replica.id} ({replica.target}) is at tick {tick}, so it keeps log files from batch {batch} on"
 

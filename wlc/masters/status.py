@@ -159,7 +159,7 @@ def status_of(
 
 
 def _window(database: FarmDatabase) -> Window:
-    """Return how far back one can go; unknown where manifests cannot be read, which `wlc verify` reports."""
+    """Return how far back one can go; unknown where manifests cannot be read, which `wlc farm verify` reports."""
     try:
         return read_window(database)
     except (InvalidError, CorruptError, MissingError):

@@ -78,12 +78,12 @@ def set_role(
     if role in (PRIMARY, PASS) and read_circle(founder).is_mesh:
         raise UnsupportedError(
             f"{founder.url} is a mesh of sites, where no site decides for the others: role {role} has no meaning",
-            hint=f"the first site goes on as the one that changes the schema; wlc sites {named}",
+            hint=f"the first site goes on as the one that changes the schema; wlc site list {named}",
         )
     if role != PRIMARY:
         if lost is not None:
             raise InvalidError(
-                "--lost names the primary that another site succeeds", hint=f"wlc role {named} {site} {role}"
+                "--lost names the primary that another site succeeds", hint=f"wlc site role {named} {site} {role}"
             )
         return change_circle(founder, lambda circle: with_role(circle, site, role))
     circle = read_circle(founder)
@@ -94,7 +94,7 @@ def set_role(
     if lost != circle.primary:
         raise InvalidError(
             f"site {lost} is not the primary of {circle.database}: that is {circle.primary}",
-            hint=f"wlc role {named} {site} primary --lost {circle.primary}",
+            hint=f"wlc site role {named} {site} primary --lost {circle.primary}",
         )
     return hand_over(founder, site)
 
@@ -109,8 +109,8 @@ def _hand_over_from(
     """Let a primary publish what waits and hand over, given its file."""
     wrong = InvalidError(
         f"site {circle.primary} is the primary of {circle.database}, and must publish what waits before {site} is",
-        hint=f"name its file: wlc role FILE {site} primary; or, if it is lost or cannot be reached:"
-        f" wlc role {shlex.quote(founder.url)} {site} primary --lost {circle.primary}",
+        hint=f"name its file: wlc site role FILE {site} primary; or, if it is lost or cannot be reached:"
+        f" wlc site role {shlex.quote(founder.url)} {site} primary --lost {circle.primary}",
     )
     if not adapters.is_source(db):
         raise wrong
@@ -209,8 +209,8 @@ def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> 
         reads = other.name == circle.primary or leaving in circle.sources_of(other.name)
         done = read.get(other.name, 0)
         if reads and done < numbers[-1]:
-            first = f"wlc role DB {leaving.name} secondary; " if leaving.role == NONE else ""
+            first = f"wlc site role DB {leaving.name} secondary; " if leaving.role == NONE else ""
             raise InvalidError(
                 f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
-                hint=f"{first}run wlc take at {other.name} first; --force gives up what it lacks",
+                hint=f"{first}run wlc site take at {other.name} first; --force gives up what it lacks",
             )

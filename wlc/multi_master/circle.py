@@ -361,7 +361,7 @@ def _present(database: FarmDatabase, circle: Circle | None) -> Circle:
 def how_to_join_anew(database: str, site: str, file: str = "") -> str:
     """Say how a site begins anew that cannot go on; `file` is its own if the command is for this machine."""
     where = "" if file else f"at site {site}: "
-    return f"{where}wlc join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
+    return f"{where}wlc site join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
 
 
 _DOCUMENT = Document(

@@ -122,7 +122,7 @@ class SiteState:
         url = founder_of(database, self).url
         if self.name != self.known_circle.primary:
             return how_to_join_anew(url, self.name, "SOURCE")
-        return f"let the other sites leave, wlc leave {shlex.quote(url)} SITE; {alone}; then they join again"
+        return f"let the other sites leave, wlc site leave {shlex.quote(url)} SITE; {alone}; then they join again"
 
     def having_taken(self, contained: Mapping[str, int], proof: Taken | None) -> SiteState:
         """Return what to remember once a part of another site's log is taken."""
@@ -168,7 +168,7 @@ def site_database(founder: FarmDatabase, folder: str) -> FarmDatabase:
 
 def without_site_that_lies(database: str, site: str) -> str:
     """Say how others go on without a site whose log cannot be believed, given the URL of any site's folder."""
-    return f"to go on without this site: wlc leave {shlex.quote(database)} {site} --force"
+    return f"to go on without this site: wlc site leave {shlex.quote(database)} {site} --force"
 
 
 def is_member(site: SiteState, circle: Circle) -> bool:

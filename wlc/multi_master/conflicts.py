@@ -200,10 +200,10 @@ def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) 
     if rule == ADD and layout.primary_key:
         raise InvalidError(
             f"{name} has a primary key: rule {ADD} is for tables without one, whose rows are only added up",
-            hint=f"wlc rule {db} {name} {NEWEST} decides row by row, and --add COL adds up a number",
+            hint=f"wlc site rule {db} {name} {NEWEST} decides row by row, and --add COL adds up a number",
         )
     if rule in (EPOCH, EPOCH_TRANS, *SHARED_RULES) and rule != ADD and not layout.primary_key:
-        alone = f"; or wlc rule {db} {name} {ADD}, by which all sites add rows" if circle.is_mesh else ""
+        alone = f"; or wlc site rule {db} {name} {ADD}, by which all sites add rows" if circle.is_mesh else ""
         raise InvalidError(
             f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
             hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
@@ -217,12 +217,12 @@ def _refuse_constraints(db: str, rule: Rule, table: FoldedTable, problem: str | 
     if problem is not None:
         raise UnsupportedError(
             f"{name} has {problem}: rule {rule.rule} decides each row by itself, after which it could be broken",
-            hint=f"let one site write the table: wlc rule {db} {name} owner --site {circle.primary}",
+            hint=f"let one site write the table: wlc site rule {db} {name} owner --site {circle.primary}",
         )
     if rule.add and has_check(table):
         raise UnsupportedError(
             f"{name} has a CHECK constraint, which a sum of the changes of several sites could break",
-            hint=f"wlc rule {db} {name} {NEWEST}, without --add, keeps it",
+            hint=f"wlc site rule {db} {name} {NEWEST}, without --add, keeps it",
         )
 
 
@@ -231,17 +231,17 @@ def _refuse_call(db: str, table: str, rule: str, site: str, reads: str) -> None:
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
     if (rule == OWNER) != bool(site):
-        without = "" if rule == OWNER else f"wlc rule {db} {table} {rule}; or "
+        without = "" if rule == OWNER else f"wlc site rule {db} {table} {rule}; or "
         raise InvalidError(
             "the rule owner, and no other one, names a site",
-            hint=f"{without}wlc rule {db} {table} owner --site {site or 'NAME'}",
+            hint=f"{without}wlc site rule {db} {table} owner --site {site or 'NAME'}",
         )
     if reads not in READS:
         raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
     if reads != NO_READS and rule != EPOCH_TRANS:
         raise InvalidError(
             f"rule {rule} tracks no reads: only {EPOCH_TRANS} judges transactions as a whole",
-            hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
+            hint=f"wlc site rule {db} {table} {EPOCH_TRANS} --reads {reads}",
         )
 
 
@@ -250,12 +250,12 @@ def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[s
     if column and rule not in COLUMN_RULES:
         raise InvalidError(
             f"rule {rule} compares no column: {', '.join(COLUMN_RULES)} do",
-            hint=f"wlc rule {db} {table} {rule}, or wlc rule {db} {table} {MAX} --column {column}",
+            hint=f"wlc site rule {db} {table} {rule}, or wlc site rule {db} {table} {MAX} --column {column}",
         )
     if add and rule != NEWEST:
         raise InvalidError(
             f"rule {rule} adds no columns: only {NEWEST} does",
-            hint=f"wlc rule {db} {table} {NEWEST} --add {' --add '.join(add)}",
+            hint=f"wlc site rule {db} {table} {NEWEST} --add {' --add '.join(add)}",
         )
 
 
@@ -400,12 +400,12 @@ def resubmit(
     if not 1 <= len(numbers) <= 2 or not all(number.isascii() and number.isdigit() for number in numbers):
         raise InvalidError(
             f"{exception!r} names no exception: give SITE:TICK for a transaction, SITE:TICK:COUNT for a row",
-            hint=f"wlc exceptions {source} lists them",
+            hint=f"wlc site exceptions {source} lists them",
         )
     if not adapters.is_source(source):
         raise InvalidError(
             f"{source} is no file, and only a site writes rows again",
-            hint=f"with the file of the primary, or of site {site}: wlc exceptions FILE --resubmit {exception}",
+            hint=f"with the file of the primary, or of site {site}: wlc site exceptions FILE --resubmit {exception}",
         )
     tick, count = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
     with opened_master(source, storage_options) as (found, database):

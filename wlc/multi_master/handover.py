@@ -58,7 +58,7 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
     if circle.primary != to:
         raise InvalidError(
             f"site {circle.primary} has become the primary of {circle.database} meanwhile",
-            hint=f"wlc role {shlex.quote(founder.url)} {to} primary --lost {circle.primary}, if it is to be {to}"
+            hint=f"wlc site role {shlex.quote(founder.url)} {to} primary --lost {circle.primary}, if it is to be {to}"
             " all the same",
         )
     return circle

@@ -190,7 +190,7 @@ def _last_at_primary(founder: FarmDatabase, circle: Circle, other: CircleSite) -
             return batch.last
     raise ExpiredError(
         f"site {circle.primary} has taken no batch that is in the log of site {other.name}",
-        hint=f"run wlc take at {circle.primary}, then this command again; or leave out --from",
+        hint=f"run wlc site take at {circle.primary}, then this command again; or leave out --from",
         path=log.url,
     )
 
@@ -329,14 +329,14 @@ def _held(
     if not contains(contained_by_primary(founder, circle), contained, circle.lineage()):
         raise InvalidError(
             f"site {circle.primary} has not taken all that {source} holds of site {other.name}",
-            hint=f"run wlc take at {circle.primary}, then this command again",
+            hint=f"run wlc site take at {circle.primary}, then this command again",
         )
     # From here on the primary's log is read, from where its vector says.
     return contained, ()
 
 
 def _how_to_join(founder: FarmDatabase, site: str) -> str:
-    return f"name a file that is not there: wlc join FILE --name {shlex.quote(founder.url)} --site {site}"
+    return f"name a file that is not there: wlc site join FILE --name {shlex.quote(founder.url)} --site {site}"
 
 
 def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:
@@ -457,7 +457,7 @@ def _of_file(source: str | os.PathLike[str], founder: FarmDatabase, site: str) -
         if known is None or known.name != site or founder_of(database_of(state), known).url != founder.url:
             raise InvalidError(
                 f"{source} is a master of {state.name}, and not site {site} of {founder.url}",
-                hint=f"wlc join NEW.duckdb --name {founder.url} --site {site} --again",
+                hint=f"wlc site join NEW.duckdb --name {founder.url} --site {site} --again",
             )
         return state, found.details().unpublished or 0
 

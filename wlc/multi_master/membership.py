@@ -77,7 +77,7 @@ def with_role(circle: Circle, name: str, role: str) -> Circle:
         other = name if role == PRIMARY else next((each.name for each in circle.sites if each.name != name), "OTHER")
         raise InvalidError(
             f"site {circle.primary} is the primary of {circle.database} until it hands over to another one",
-            hint=f"wlc role FILE {other} primary, with the file of site {circle.primary}",
+            hint=f"wlc site role FILE {other} primary, with the file of site {circle.primary}",
         )
     refuse_role(site, role)
     return replace(circle, sites=tuple(replace(each, role=role) if each is site else each for each in circle.sites))
@@ -92,7 +92,7 @@ def refuse_role(site: CircleSite, role: str) -> None:
     if PASS in (role, site.role) and NONE not in (role, site.role):
         raise InvalidError(
             f"site {site.name} has the role {site.role}, which {role} cannot follow",
-            hint=f"wlc role DB {site.name} none",
+            hint=f"wlc site role DB {site.name} none",
         )
 
 
@@ -115,7 +115,7 @@ def with_primary(circle: Circle, handover: Handover, reign: Reign) -> Circle:
         raise CorruptError(
             f"batch {reign.batch} of site {reign.site} begins term {handover.term} of {circle.database}, which is in"
             f" term {circle.term} of {circle.primary}",
-            hint="wlc sites DB",
+            hint="wlc site list DB",
         )
     primary = handover.to if handover.to in [site.name for site in circle.sites] else circle.primary
     return replace(_led_by(circle, primary), reigns=(*circle.reigns, reign))
@@ -219,7 +219,9 @@ def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
         )
     owned = [str(rule.table) for rule in circle.rules if rule.site == name]
     if owned:
-        raise InvalidError(f"only site {name} may write {owned[0]}", hint=f"wlc rule DB {owned[0]} owner --site OTHER")
+        raise InvalidError(
+            f"only site {name} may write {owned[0]}", hint=f"wlc site rule DB {owned[0]} owner --site OTHER"
+        )
     rest = tuple(each for each in circle.sites if each.name != name)
     return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
 
@@ -228,10 +230,10 @@ def _how_another_leads(circle: Circle) -> str:
     """Say what to type so that another site is the primary, after which this one can do what others can."""
     other = next((each.name for each in circle.sites if each.role == SECONDARY), None)
     if circle.is_mesh or other is None:
-        return f"{circle.primary} stays the primary as long as there is no secondary; wlc sites DB"
+        return f"{circle.primary} stays the primary as long as there is no secondary; wlc site list DB"
     return (
-        f"let another site become the primary first: wlc role FILE {other} primary, with the file of site"
-        f" {circle.primary}; or, if that is lost: wlc role DB {other} primary --lost {circle.primary}"
+        f"let another site become the primary first: wlc site role FILE {other} primary, with the file of site"
+        f" {circle.primary}; or, if that is lost: wlc site role DB {other} primary --lost {circle.primary}"
     )
 
 

@@ -75,8 +75,8 @@ class MeshLog:
         if not contains(mine, needed, lineage):
             raise ExpiredError(
                 f"what site {self.site} contained before batch {batch.number} is neither in its log nor here",
-                hint="run wlc take again once the others have published; if that does not help, this site must begin"
-                f" anew: wlc join FILE --name {shlex.quote(log.url)} --site NAME --again",
+                hint="run wlc site take again once the others have published; if that does not help, this site must"
+                f" begin anew: wlc site join FILE --name {shlex.quote(log.url)} --site NAME --again",
                 path=log.url,
             )
         origins = [each.origin for each in batch.transactions if each.origin is not None]
@@ -98,7 +98,7 @@ class MeshLog:
             f"{name} committed tick {origin.tick} at {format_time(origin.committed)}, and it is {format_time(self.now)}"
             f" here: the rest of the log of site {self.site} waits until that is less than 5 minutes ahead",
             hint="set the clock that is wrong. If it was that of the other site and the wait is too long, let that site"
-            f" begin anew: wlc join FILE --name {shlex.quote(log.url)} --site {author or 'NAME'} --again",
+            f" begin anew: wlc site join FILE --name {shlex.quote(log.url)} --site {author or 'NAME'} --again",
             path=log.url,
         )
 
@@ -124,8 +124,8 @@ class MeshLog:
                 raise CorruptError(
                     f"{log.url}: tick {transaction.tick} of site {self.site} holds rows of {table} that site"
                     f" {author or 'unknown'} wrote, which it may not",
-                    hint="if the rule of the table has just changed, run wlc take again, or give the table the former"
-                    f" rule until all sites have taken: wlc rule {shlex.quote(log.url)} {table} newest",
+                    hint="if the rule of the table has just changed, run wlc site take again, or give the table the"
+                    f" former rule until all sites have taken: wlc site rule {shlex.quote(log.url)} {table} newest",
                     path=log.url,
                 )
 
@@ -303,13 +303,13 @@ class SiteLog:
         if batch is not None and (batch.term or 0) > self.term:
             raise UnavailableError(
                 f"site {self.site.name} was the primary in term {self.term}, and its log is in term {batch.term}",
-                hint="the primary has changed meanwhile: run wlc take again",
+                hint="the primary has changed meanwhile: run wlc site take again",
                 path=self.database.url,
             )
         if self.term > 1 and (batch is None or handover is not None or (batch.term or 0) < self.term):
             raise UnavailableError(
                 f"site {self.site.name} is the primary since term {self.term}, and has not taken over yet",
-                hint=f"run wlc take at site {self.site.name}",
+                hint=f"run wlc site take at site {self.site.name}",
                 path=self.database.url,
             )
         return True
@@ -516,7 +516,7 @@ class SiteLog:
         if batch.history not in [each.history for each in self.site.histories]:
             raise FencedError(
                 f"{where} is of history {batch.history}, which belongs to another past of the site",
-                hint=f"end the program that writes it; wlc sites {shlex.quote(self.database.url)}",
+                hint=f"end the program that writes it; wlc site list {shlex.quote(self.database.url)}",
                 path=self.database.url,
             )
         if not contains(batch.vector, past, self.lineage):

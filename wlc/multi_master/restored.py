@@ -170,7 +170,7 @@ def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: Dive
         _refuse_unjudgeable(source, error)
         if not circle.is_mesh:
             circle = succeed_oneself(founder_of(database, site), site.name)
-            comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
+            comes += f" with wlc site take {shlex.quote(str(source))}, which judges what it has committed since"
     warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
     source.require_site().pass_sequences(_given_out(source, database))
     _begin_history(source, database, circle)
@@ -195,8 +195,8 @@ def _left_behind(source: Source, database: FarmDatabase, circle: Circle, why: st
     hint = how_to_join_anew(founder.url, site.name, shlex.quote(str(source)))
     if site.name == circle.primary:
         other = next(each.name for each in circle.sites if each.name != site.name)
-        succeeded = f"wlc role {shlex.quote(founder.url)} {other} primary --lost {site.name}"
-        hint = f"let another site be the primary: {succeeded}; wlc take there; then {hint}"
+        succeeded = f"wlc site role {shlex.quote(founder.url)} {other} primary --lost {site.name}"
+        hint = f"let another site be the primary: {succeeded}; wlc site take there; then {hint}"
     return FencedError(f"{source} was restored from a backup that {why}", hint=hint, path=str(source))
 
 
@@ -286,7 +286,7 @@ def _begins(source: Source, why: str) -> InvalidError:
     file = shlex.quote(str(source))
     return InvalidError(
         f"{source} begins a new history when it publishes next, since {why}: a dry run does not show what follows",
-        hint=f"wlc flush {file} begins it; then wlc take {file} --dry-run",
+        hint=f"wlc flush {file} begins it; then wlc site take {file} --dry-run",
         path=str(source),
     )
 

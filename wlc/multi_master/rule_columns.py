@@ -26,7 +26,7 @@ def compared_column(table: Name, layout: Layout, rule: str, column: str, databas
         InvalidError: The table has no such column, or its values cannot be compared so.
     """
     suited = [each.name for each in layout.stored if _is_whole(each) and each.name not in layout.primary_key]
-    example = f"wlc rule {database} {table} {rule} --column {suited[0]}" if suited else ""
+    example = f"wlc site rule {database} {table} {rule} --column {suited[0]}" if suited else ""
     found = _found(table, layout, f"rule {rule} compares", column, example)
     if found.name not in suited:
         raise InvalidError(
@@ -43,7 +43,7 @@ def added_column(table: Name, layout: Layout, column: str, database: str) -> str
         InvalidError: The table has no such column, or its values cannot be added exactly.
     """
     suited = [each.name for each in layout.stored if _is_exact(each) and each.name not in layout.primary_key]
-    example = f"wlc rule {database} {table} newest --add {suited[0]}" if suited else ""
+    example = f"wlc site rule {database} {table} newest --add {suited[0]}" if suited else ""
     found = _found(table, layout, "--add names", column, example)
     if found.name not in suited:
         raise InvalidError(

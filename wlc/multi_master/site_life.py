@@ -53,8 +53,8 @@ class SiteLife(SiteSource):
             raise InvalidError(
                 f"{self._source} is the primary of {circle.database}, whose log is read by {', '.join(others)}",
                 hint="let another site become the primary first:"
-                f" wlc role {shlex.quote(str(self._source))} {others[0]} primary; or let the other sites leave:"
-                f" wlc leave {shlex.quote(database.url)} {others[0]}",
+                f" wlc site role {shlex.quote(str(self._source))} {others[0]} primary; or let the other sites leave:"
+                f" wlc site leave {shlex.quote(database.url)} {others[0]}",
             )
 
     def settle_past(self, database: FarmDatabase) -> None:
@@ -137,7 +137,7 @@ def stopped_site(source: Source, former: SiteState, circle: Circle, founder: Far
     """Build the error for a stopped site that others would never get everything of."""
     target = shlex.quote(str(source))
     if former.name == circle.primary:
-        begin = "let the other sites leave (wlc leave), wlc master again, and let them join with new files"
+        begin = "let the other sites leave (wlc site leave), wlc master again, and let them join with new files"
     else:
         begin = how_to_join_anew(founder.url, former.name, target)
     return InvalidError(
@@ -156,7 +156,7 @@ def _found_running(source: Source, state: MasterState, database: FarmDatabase, n
     if state.site is not None:
         if state.site.name != name:
             raise InvalidError(
-                f"{source} is site {state.site.name} already", hint=f"wlc sites {shlex.quote(str(source))}"
+                f"{source} is site {state.site.name} already", hint=f"wlc site list {shlex.quote(str(source))}"
             )
         if (remembered := state.circle) is not None:
             # The farm may have lost it.
@@ -182,7 +182,7 @@ def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bo
         if present.is_shared:
             raise InvalidError(
                 f"{database.name} has other sites, which do not have what was written while {name} was stopped",
-                hint=f"wlc sites {database.url}",
+                hint=f"wlc site list {database.url}",
             )
         grown = replace(first, histories=(*first.histories, SiteHistory(state.history, state.parent)))
         return replace(present, sites=(grown,))

@@ -106,8 +106,8 @@ def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDat
     raise FencedError(
         f"site {name} cannot take over as the primary: it was restored from a backup, and its log has"
         f" {len(lost)} transactions that its file lacks and site {former} has not taken",
-        hint=f"let another site judge them: wlc role {shlex.quote(founder.url)} {others[0]} primary --lost {name};"
-        f" wlc take there, then at {name}"
+        hint=f"let another site judge them: wlc site role {shlex.quote(founder.url)} {others[0]} primary --lost {name};"
+        f" wlc site take there, then at {name}"
         if others
         else f"to publish the file by itself: {alone}",
         path=str(source),
@@ -159,7 +159,7 @@ def site_that_covers(lacking: SiteLog, others: Iterable[SiteLog], file: str) -> 
             held = merged(lacking.mine, other.readable(), lacking.lineage)
             if other.site.name != lacking.site.name and contains(held, wanted, lacking.lineage):
                 name = other.site.name
-                return Cover(f"site {name} has it", f"wlc take {shlex.quote(file)} --from {name}")
+                return Cover(f"site {name} has it", f"wlc site take {shlex.quote(file)} --from {name}")
     return None
 
 
@@ -457,7 +457,7 @@ def _read_by(circle: Circle, name: str, only: str | None) -> tuple[CircleSite, .
     if only not in [site.name for site in found]:
         role = circle.site(name).role
         why = "has the role none" if role == NONE else f"reads only {', '.join(each.name for each in found)}"
-        raise InvalidError(f"site {name} {why}", hint="wlc take SOURCE, without --from")
+        raise InvalidError(f"site {name} {why}", hint="wlc site take SOURCE, without --from")
     return tuple(site for site in found if site.name == only)
 
 

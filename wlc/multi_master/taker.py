@@ -43,7 +43,7 @@ class Taker:
             InvalidError: The database is not one of several sites.
         """
         what_to_take_as(self._source)
-        self._thread = threading.Thread(target=self._rounds, name=f"wlc take {self._source}", daemon=True)
+        self._thread = threading.Thread(target=self._rounds, name=f"wlc site take {self._source}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

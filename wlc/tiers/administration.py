@@ -105,7 +105,7 @@ def set_upstream(
                 raise unknown_upstream(database, upstream)
             before = Upstream(ORIGIN, database.url, this_host(), this_user())
         state, word = (ACTIVE, "active") if is_active else (INACTIVE, "inactive")
-        transitions = moved_to(before.transitions, state, f"wlc upstream --{word}", now)
+        transitions = moved_to(before.transitions, state, f"wlc tier upstream --{word}", now)
         return replace(before, transitions=transitions)
 
     return change_upstream(database, upstream, change)
@@ -171,7 +171,7 @@ def forget(
     if member == ORIGIN:
         raise InvalidError(
             f"the origin is {database.url} itself, and cannot be forgotten",
-            hint=f"to let nobody read there: wlc upstream {shlex.quote(database.url)} {ORIGIN} --inactive",
+            hint=f"to let nobody read there: wlc tier upstream {shlex.quote(database.url)} {ORIGIN} --inactive",
             path=database.url,
         )
     paths = replica_path(member), upstream_path(member)

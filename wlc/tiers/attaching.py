@@ -81,7 +81,7 @@ def read_through(
                 raise
             first = _failure(first, error)
             reading.leave(error)
-    raise first or UnavailableError(f"no upstream of {registry.url} serves", hint=f"wlc tiers {registry.url}")
+    raise first or UnavailableError(f"no upstream of {registry.url} serves", hint=f"wlc tier show {registry.url}")
 
 
 def _failure(first: FarmError | None, error: FarmError) -> FarmError:
@@ -222,10 +222,10 @@ class _Reading:
             is_pushed = bool(self._registry.store.list(PUSHES))
             has_data = self._registry.store.exists(CONFIG)
         if is_pushed:
-            command = f"wlc ship DB --pushes {shlex.quote(self._registry.url)}"
+            command = f"wlc tier ship DB --pushes {shlex.quote(self._registry.url)}"
             return f"its pusher has not come yet; where the data comes from: {command}"
         db = shlex.quote(self._registry.url) if has_data else "DB"
-        return f"to fill it: wlc ship {db} --to {shlex.quote(to)}"
+        return f"to fill it: wlc tier ship {db} --to {shlex.quote(to)}"
 
     def _holds(self) -> bool:
         """Say whether the last choice stands: neither due again, nor lost, nor taken out by its owner."""
@@ -402,7 +402,7 @@ class _Reading:
             if name == self._me.id:
                 raise InvalidError(
                     f"{self._me.target} cannot read from a place that reads from it",
-                    hint=f"wlc tiers {self._registry.url}",
+                    hint=f"wlc tier show {self._registry.url}",
                 )
             try:
                 data = self._registry.store.read(replica_path(name))
@@ -437,5 +437,5 @@ class _Reading:
             )
         return UnavailableError(
             f"no upstream of {self._registry.url} serves {self._me.target} now ({told})",
-            hint=f"wlc tiers {self._registry.url}",
+            hint=f"wlc tier show {self._registry.url}",
         )

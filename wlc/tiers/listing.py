@@ -52,7 +52,8 @@ class FarmEntry(ForPeople):
         lag_s: Seconds that the slowest reader is behind; None without readers, or where that is not known.
         can_go_back_to: Time from which on every state can be reached; None where nothing was published or the key is
             missing.
-        verified: When `wlc verify` last read it; `drilled`: when `wlr drill` last restored it; None for never.
+        verified: When `wlc farm verify` last read it, None for never.
+        drilled: When `wlr replica drill` last restored it, None for never.
         bytes: Size of its log and snapshots.
     """
 

@@ -127,7 +127,7 @@ def going_on(member: TierMember, url: str) -> str:
     A feed to Kafka keeps what it remembers in the farm.
     """
     if member.kind == RELAY:
-        return f"wlc ship {shlex.quote(url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
+        return f"wlc tier ship {shlex.quote(url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
     if member.url.startswith("kafka://"):
         return f"wlr status {shlex.quote(f'{url}/feeds/' + member.id.removeprefix('feed-'))}"
     return f"wlr replicate --into {shlex.quote(member.url)}"

@@ -111,7 +111,7 @@ class Pusher:
         self._source.config()
         origin = find_upstream(self._source, ORIGIN)
         if origin is not None and origin.state == INACTIVE:
-            hint = f"wlc upstream {self._source.url} {ORIGIN} --active"
+            hint = f"wlc tier upstream {self._source.url} {ORIGIN} --active"
             raise InvalidError(f"{self._source.url} is inactive, and pushes to nobody", hint=hint)
         targets, failed = self._targets()
         for url in [url for url in self._leases if url not in targets]:

@@ -164,7 +164,7 @@ class Shipping:
                 if self._is_relay_behind(found):
                     raise UnavailableError(
                         f"{self._source.url} ends with batch {found.numbers[-1]}, the relay goes on to batch {last}",
-                        hint=f"wlc tiers {self._source.url}",
+                        hint=f"wlc tier show {self._source.url}",
                         path=self._source.url,
                     )
                 raise self._other_past(f"ends at tick {wanted.tick}, and the relay goes on to batch {last}")

@@ -41,7 +41,7 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
         place = shlex.quote(database.url.rpartition("/")[0])
         raise InvalidError(
             f"{database.url} does not hold the replica's tick {position.tick} yet",
-            hint=f"Wait until it has caught up, or bring it there: wlc ship DB --to {place}",
+            hint=f"Wait until it has caught up, or bring it there: wlc tier ship DB --to {place}",
             path=database.url,
             position=position,
         ) from error

@@ -70,7 +70,7 @@ def judge(facts: Facts, now: datetime) -> Standing:
     """Return the verdict on a database: the worst of what is wrong, or that nothing is."""
     config, health = facts.config, facts.health
     if damage := facts.damage or _disproved(health, now):
-        return Standing(DAMAGED, damage, f"wlc verify {facts.place}")
+        return Standing(DAMAGED, damage, f"wlc farm verify {facts.place}")
     if config.state == STOPPED:
         return Standing(IS_STOPPED, "its owner stopped it")
     sign = health.publisher
@@ -105,7 +105,7 @@ def _of_readers(facts: Facts, now: datetime) -> Standing | None:
 
 def _disproved(health: Health, now: datetime) -> str:
     """Return what the last verification or drill found wrong; empty if nothing."""
-    proofs = (("wlc verify", health.verified), ("wlr drill", health.drilled))
+    proofs = (("wlc farm verify", health.verified), ("wlr replica drill", health.drilled))
     found = (f"{what}, {ago(at.time, now)}: {at.failure}" for what, at in proofs if at is not None and at.failure)
     return "; ".join(found)
 

@@ -83,14 +83,15 @@ def with_setting(settings: TierSettings, pair: str) -> TierSettings:
     """
     name, equals, text = pair.partition("=")
     if not equals or name not in NAMES:
-        raise InvalidError(f"{pair!r} sets nothing", hint=f"--set NAME=VALUE, with one of {', '.join(NAMES)}")
+        raise InvalidError(f"{pair!r} sets nothing", hint=f"wlc tier set DB NAME=VALUE, with one of {', '.join(NAMES)}")
     try:
         value: str | int | float = text
         if name != "classes":
             value = int(text) if name in _COUNTS else float(text)
         return _checked(replace(settings, **{name: value}))  # type: ignore[arg-type]
     except ValueError as error:
-        raise InvalidError(f"{text!r} is no value of {name}", hint=f"--set {name}={getattr(DEFAULTS, name)}") from error
+        hint = f"wlc tier set DB {name}={getattr(DEFAULTS, name)}"
+        raise InvalidError(f"{text!r} is no value of {name}", hint=hint) from error
 
 
 def _check_classes(text: str) -> None:

@@ -75,7 +75,7 @@ class Upstream:
 
 
 _UPSTREAM = Document(
-    "upstream", Upstream, name="id", hint="Delete {where}; the place registers again with its next wlc ship."
+    "upstream", Upstream, name="id", hint="Delete {where}; the place registers again with its next wlc tier ship."
 )
 encode_upstream, decode_upstream = _UPSTREAM.encode, _UPSTREAM.decode
 
@@ -221,7 +221,9 @@ def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | No
 def unknown_upstream(database: FarmDatabase, upstream: str) -> InvalidError:
     """Build the error for an id under which nothing is registered."""
     return InvalidError(
-        f"{database.url} knows no upstream or replica {upstream!r}", hint=f"wlc tiers {database.url}", path=database.url
+        f"{database.url} knows no upstream or replica {upstream!r}",
+        hint=f"wlc tier show {database.url}",
+        path=database.url,
     )
 
 
@@ -284,7 +286,7 @@ def add_push(database: FarmDatabase, push: Push) -> None:
         database.store.create(push_path(push.id), encode_push(push))
     except AlreadyExistsError as error:
         message = f"{database.url} has an entry {push.id!r} already"
-        raise InvalidError(message, hint=f"wlc push {database.url} remove {push.id}") from error
+        raise InvalidError(message, hint=f"wlc tier push {database.url} remove {push.id}") from error
 
 
 def remove_push(database: FarmDatabase, push: str) -> None:
@@ -294,7 +296,7 @@ def remove_push(database: FarmDatabase, push: str) -> None:
         InvalidError: There is none of that id.
     """
     if not database.store.exists(push_path(push)):
-        raise InvalidError(f"{database.url} has no entry {push!r}", hint=f"wlc push {database.url} list")
+        raise InvalidError(f"{database.url} has no entry {push!r}", hint=f"wlc tier push {database.url} list")
     database.store.delete(push_path(push))
 
 

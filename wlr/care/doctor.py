@@ -146,9 +146,9 @@ def _of_replica(
     else:
         yield Checkup("replica", GOOD, f"it is at tick {tick}")
     if state.is_paused:
-        yield Checkup("pause", NOTE, "its owner has paused it", f"wlr resume {patient}")
+        yield Checkup("pause", NOTE, "its owner has paused it", f"wlr replica resume {patient}")
     if state.is_unlocked:
-        yield Checkup("guard", NOTE, "replicated tables can be written directly", f"wlr lock {patient}")
+        yield Checkup("guard", NOTE, "replicated tables can be written directly", f"wlr replica lock {patient}")
     again = f"wlr replicate --into {patient}"
     try:
         known = {reader.id for reader in wlc.readers(state.master, storage_options=options)}
@@ -171,7 +171,9 @@ def _of_master(patient: _Patient, options: Mapping[str, Any] | None) -> Iterator
         yield Checkup("master", WRONG, status.fenced, status.remedy)
     elif status.bypassed:
         tables = ", ".join(status.bypassed)
-        yield Checkup("master", WRONG, f"{tables} changed without being captured", f"wlc repair {shlex.quote(name)}")
+        yield Checkup(
+            "master", WRONG, f"{tables} changed without being captured", f"wlc farm repair {shlex.quote(name)}"
+        )
     elif status.slot not in (None, "reserved"):
         yield Checkup("master", WRONG, f"its slot is {status.slot}", f"wlc status {patient}")
     else:
@@ -216,7 +218,7 @@ def _keys(patient: _Patient, database: FarmDatabase) -> Checkup:
     except InvalidError as error:
         return Checkup("keys", WRONG, error.message, error.hint)
     except CorruptError as error:
-        return Checkup("keys", WRONG, error.message, f"wlc verify {patient}")
+        return Checkup("keys", WRONG, error.message, f"wlc farm verify {patient}")
     signed = ", and their signatures are right" if database.keys.verifying else ""
     return Checkup("keys", GOOD, f"the newest files can be read{signed}")
 
@@ -268,7 +270,7 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
     for reader in overdue:
         message = f"{reader.kind} {reader.id} ({reader.target} on {reader.host}) is silent, and keeps nothing any more"
         where = f" --farm {shlex.quote(patient.farm)}" if patient.farm else ""
-        yield Checkup("readers", NOTE, message, f"wlc forget {shlex.quote(patient.place)} {reader.id}{where}")
+        yield Checkup("readers", NOTE, message, f"wlc farm forget {shlex.quote(patient.place)} {reader.id}{where}")
     for member in tree.stuck:
         message = f"{member.kind} {member.id} ({member.url}) is behind and does not come further"
         yield Checkup("readers", WRONG, message, going_on(member, tree.url))
@@ -280,7 +282,7 @@ def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:
     try:
         kept = wlc.retention(database.url, storage_options=database.storage_options)
     except FarmError as error:
-        return Checkup("retention", WRONG, error.message, error.hint or f"wlc verify {patient}")
+        return Checkup("retention", WRONG, error.message, error.hint or f"wlc farm verify {patient}")
     if kept.policy is None or kept.policy.keep is None:
         message = "no policy says what pruning keeps"
         return Checkup("retention", NOTE, message, f"wlc retention {patient} --keep 30d --snapshot-every 1d")

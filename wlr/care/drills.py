@@ -149,7 +149,7 @@ def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:
     if window.tick is None:
         if database.batch_numbers():
             message = f"nothing of {database.url} can be restored: log files are missing behind its newest snapshot"
-            raise InvalidError(message, hint=f"wlc verify {shlex.quote(database.url)}", path=database.url)
+            raise InvalidError(message, hint=f"wlc farm verify {shlex.quote(database.url)}", path=database.url)
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
     last = log_reader.last_tick(database, database.batch_numbers())
     # An empty database, with which a log without a snapshot at tick 0 begins, would prove nothing.

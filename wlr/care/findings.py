@@ -63,7 +63,7 @@ def check_verified(found: Verified, target: str) -> None:
         listed = [check.table for check in found.unverifiable]
         raise CorruptError(
             f"{', '.join(listed)} of {place} cannot be verified: the log has lost the digests that it had",
-            hint=f"wlc verify {shlex.quote(found.master)}",
+            hint=f"wlc farm verify {shlex.quote(found.master)}",
         )
 
 
@@ -76,5 +76,5 @@ def check_drill(done: Drill, db: str) -> None:
     if not done.is_sound:
         raise CorruptError(
             f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} are not what the log says",
-            hint=f"wlc verify {shlex.quote(db)} --full",
+            hint=f"wlc farm verify {shlex.quote(db)} --full",
         )

@@ -84,12 +84,12 @@ def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: 
 
 def unlock(into: str | os.PathLike[str]) -> None:
     """Allow direct writes to replicated tables, to repair the replica by hand; `lock` ends it."""
-    _set_unlocked(into, True, "wlr unlock")
+    _set_unlocked(into, True, "wlr replica unlock")
 
 
 def lock(into: str | os.PathLike[str]) -> None:
     """Refuse direct writes to replicated tables; a new replica is locked."""
-    _set_unlocked(into, False, "wlr lock")
+    _set_unlocked(into, False, "wlr replica lock")
 
 
 def _set_unlocked(into: str | os.PathLike[str], is_unlocked: bool, asked: str) -> None:
@@ -113,7 +113,7 @@ def refuse_unlocked(state: ReplicaState, target: Target, why: str) -> None:
     if state.is_unlocked:
         raise InvalidError(
             f"{target} is unlocked, and making it anew would lose what its owner wrote to its tables; {why}",
-            hint=f"to lose that: wlr lock {shlex.quote(str(target))}, then again",
+            hint=f"to lose that: wlr replica lock {shlex.quote(str(target))}, then again",
             path=str(target),
         )
 
@@ -134,7 +134,7 @@ def drop(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
     """
     target = target_at(into, storage_options)
     state = target.read_state()
-    DatabaseFile.required(target, "wlr drop", DELETE_PLACE).remove()
+    DatabaseFile.required(target, "wlr replica drop", DELETE_PLACE).remove()
     registered = state.attachment.registry if state.attachment else state.master
     try:
         wlc.forget(registered, state.id, storage_options=storage_options)
@@ -164,4 +164,4 @@ def prune(
         InvalidError: There is no such replica, or `keep` is neither.
         UnavailableError: Another process is writing to the replica: try again.
     """
-    return Lake.required(target_at(into, storage_options), "wlr prune").prune(keep, dry_run=dry_run)
+    return Lake.required(target_at(into, storage_options), "wlr lake prune").prune(keep, dry_run=dry_run)

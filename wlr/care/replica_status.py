@@ -42,12 +42,12 @@ class ReplicaStatus(ForPeople):
         open_tables: Whose readers a Parquet replica's tables are open to, "delta"; empty for nobody.
         left_out: What it does not have because its engine cannot hold or make it, or because only PostgreSQL has it
             (views, indexes, constraints …), by name, with the cause. It holds no rows.
-        upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
-            was given.
+        upstream: Id of the upstream that it chose or is pinned to, as `wlc tier show` shows it; empty if it reads what
+            it was given.
         registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
         filters: What it holds of the tables that it has not whole, in words.
-        proofs: If it reads a site: how far that one had read the logs of the others, which proves to `wlr switch` that
-            the replica can go on from there.
+        proofs: If it reads a site: how far that one had read the logs of the others, which proves to
+            `wlr replica switch` that the replica can go on from there.
     """
 
     master: str
@@ -129,7 +129,7 @@ def _state(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
             return target.read_state()
         except UnavailableError as error:
             if time.monotonic() >= end:
-                error.hint = error.hint or "wlc replicas DB shows what its farm knows of it"
+                error.hint = error.hint or "wlc farm replicas DB shows what its farm knows of it"
                 raise
         time.sleep(_LOOK_EVERY_S)
 

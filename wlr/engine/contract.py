@@ -114,7 +114,7 @@ class Bulk(Protocol):
 
 
 # The hint where a place holds nothing but the replica.
-DELETE_PLACE = "Delete the place itself, then: wlc forget DB ID"
+DELETE_PLACE = "Delete the place itself, then: wlc farm forget DB ID"
 
 
 class Target(ABC):

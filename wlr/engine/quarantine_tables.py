@@ -1,6 +1,6 @@
 """The rows of accepted transactions, which a database keeps beside its state: the same words in every engine.
 
-Tables of it in the schema `wlr`, for people and for `wlr retry`:
+Tables of it in the schema `wlr`, for people and for `wlr replica retry`:
     quarantine        a row for each image, as JSON, and for each statement of an accepted transaction
     quarantine_files  the same images, exactly, as a Parquet file for each table
 """

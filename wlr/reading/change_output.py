@@ -1,4 +1,4 @@
-"""Changes of a table in the formats of `wlr changes`: lines of JSON or CSV, an Arrow stream, a Parquet file."""
+"""Changes of a table in the formats of `wlr rows changes`: lines of JSON or CSV, an Arrow stream, a Parquet file."""
 
 from __future__ import annotations
 

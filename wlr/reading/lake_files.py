@@ -35,4 +35,4 @@ def files(
         InvalidError: There is no such replica or table.
         ExpiredError: The tick was pruned, or is before the replica's first one.
     """
-    return Lake.required(target_at(into, storage_options), "wlr files").files(table, parse_tick(tick))
+    return Lake.required(target_at(into, storage_options), "wlr lake files").files(table, parse_tick(tick))

@@ -71,7 +71,9 @@ def attach(
         UnsupportedError: The replica is not in a local folder.
     """
     target, file = target_at(lake, storage_options), Path(into)
-    own = Lake.required(target, "wlr attach", "DuckDB itself opens other replicas: ATTACH 'copy.duckdb' (READ_ONLY)")
+    own = Lake.required(
+        target, "wlr lake attach", "DuckDB itself opens other replicas: ATTACH 'copy.duckdb' (READ_ONLY)"
+    )
     stored = own.stored_tables(parse_tick(tick))
     selects = {
         name: _select(layout, own.files(name.sql, stored.tick)) for name, layout in sorted(stored.layouts.items())
@@ -103,7 +105,7 @@ def _select(layout: Layout, files: list[str]) -> str:
     if remote := next((url for url in files if "://" in url), None):
         raise UnsupportedError(
             f"{remote} is not in a local folder: DuckDB would have to keep its keys",
-            hint="wlr.read reads a table in a bucket; wlr files lists what to give to DuckDB's httpfs",
+            hint="wlr.read reads a table in a bucket; wlr lake files lists what to give to DuckDB's httpfs",
         )
     local = (Path(file).absolute() for file in files)
     rows = f"SELECT * FROM {rows_of(*local)}" if files else query.nothing_sql(layout)

@@ -110,7 +110,7 @@ def refuse_lost_position(
         if not is_only_behind(database, membership, position):
             raise
         message = f"{database.url} ends with batch {last}, its reader stands in batch {position.batch}"
-        raise UnavailableError(message, hint=f"wlc tiers {shlex.quote(database.url)}", path=database.url) from error
+        raise UnavailableError(message, hint=f"wlc tier show {shlex.quote(database.url)}", path=database.url) from error
 
 
 def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:

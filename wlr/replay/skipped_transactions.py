@@ -143,7 +143,7 @@ def retry(
     if not wanted or not set(wanted) <= set(accepted):
         message = f"{target} has not accepted {'any transaction' if tick is None else f'transaction {tick}'}"
         raise InvalidError(message, hint=f"wlr status {shlex.quote(str(target))}", path=str(target))
-    Guarded.required(target, "wlr retry", _repair(target))
+    Guarded.required(target, "wlr replica retry", _repair(target))
     return list(_retried(target, wanted, storage_options))
 
 
@@ -215,7 +215,7 @@ def _step(
     mended = frozenset(each.table for each in own if is_known and each.table not in others)
     now = state.clock or utc_now()
     return Step(
-        (Transaction(position.tick, "wlr retry", now, now, tuple(records)),),
+        (Transaction(position.tick, "wlr replica retry", now, now, tuple(records)),),
         files,
         (Mark(position.tick, position.history, position.batch, position.chain, state.batch_last),),
         state.catalog,

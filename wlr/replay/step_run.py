@@ -231,7 +231,7 @@ class StepRun:
         skip = f"wlr accept {into} skips the transaction"
         if max(self.database.snapshot_ticks(), default=0) >= failure.tick:
             return f"{anew} makes the replica anew from a later snapshot; {skip}"
-        return f"wlc repair SOURCE at the master, if it was written without wlc.connect(); then {anew}; or {skip}"
+        return f"wlc farm repair SOURCE at the master, if it was written without wlc.connect(); then {anew}; or {skip}"
 
     def with_changed(self) -> ReplayError | None:
         """Return the error that names a table of the failed transaction which was changed behind the replay's back."""

@@ -1,6 +1,6 @@
 """Serves `/metrics`, `/healthz` and the pages of databases.
 
-The pages of `wlc report`, live, for the databases that the service looks after.
+The pages of `wlc farm report`, live, for the databases that the service looks after.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ FOLDER = Path("/etc/systemd/system")
 STATE = Path("/var/lib/dbfarm")
 
 _UNIT = """\
-# Made by `wlr unit`; change it with `systemctl edit {name}`.
+# Made by `wlr serve --install`; change it with `systemctl edit {name}`.
 [Unit]
 Description=dbfarm: replicas, feeds, relays and farms of {config}
 Wants=network-online.target
@@ -121,7 +121,7 @@ def _owner(folders: Sequence[str]) -> str | None:
     owners = sorted({folder.owner() for folder in outside if folder.is_dir()})
     if len(owners) > 1:
         message = f"the folders in which the service writes belong to {', '.join(owners)}"
-        raise InvalidError(message, hint=f"wlr unit --user {owners[0]}")
+        raise InvalidError(message, hint=f"wlr serve --unit --user {owners[0]}")
     return owners[0] if owners else None
 
 

@@ -19,6 +19,7 @@ import cli
 from cli.command import command, explain, new_app, run_app
 from cli.interruption import go_on_until_interrupted
 from cli.output import Fields, Listing, Value
+from cli.programs import Group, Program
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 
 HINT = "hint: nothing that was committed is lost; type the same command again\n"
@@ -26,9 +27,10 @@ HINT = "hint: nothing that was committed is lost; type the same command again\n"
 
 @pytest.fixture
 def app():
-    app = new_app("A program.", {})
+    app = new_app(Program("x", "A program.", groups={"more": Group("More of them.", ("answer",))}))
 
-    @command(app, example="x answer")
+    @command(app, "more answer", example="")
+    @command(app, "answer", example="")
     def answer(what: str = "42"):
         """Answer."""
         if what == "interrupt":
@@ -49,7 +51,7 @@ def app():
             warnings.warn("old function", DeprecationWarning, stacklevel=1)
         return Value("answer", what)
 
-    @command(app, example="x fail")
+    @command(app, "fail", example="")
     def fail():
         """Fail."""
         yield Value("answer", 1)
@@ -67,6 +69,11 @@ DAMAGED = "error: file f is damaged\nhint: wlc status sales\n"
         ("answer", 0, "42\n", ""),
         ("answer --json --what 7", 0, '{"answer": "7"}\n', ""),
         ("answer --help", 0, "*Example: x answer*", ""),
+        ("more answer --what 7", 0, "7\n", ""),
+        ("more answer --help", 0, "*Example: x more answer*", ""),
+        ("more --help", 0, "*More of them.*answer*Answer.*", ""),
+        ("more", 2, "", "*Usage: x more*"),
+        ("more other", 2, "", "error: No such command 'other'.\nhint: x more --help\n"),
         ("answer --what interrupt", 130, "", f"error: interrupted\n{HINT}"),
         ("fail", 6, "1\n", DAMAGED),
         ("fail --verbose", 6, "1\n", f"Traceback*{DAMAGED}"),
@@ -83,17 +90,18 @@ def test_what_a_command_prints_and_its_exit_code(app, capsys, arguments, code, o
 
 
 def test_only_the_command_that_is_called_is_built(app, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    @command(app, example="x two-words")
+    @command(app, "two-words", example="")
     def two_words(broken: list[int] | str | None = None):
         """Be of a type that typer refuses when it builds the command."""
 
     assert run_app(app, "x", ["answer"]) == 0
+    assert run_app(app, "x", ["more", "answer"]) == 0
     for arguments in (["two-words"], ["--help"], ["other"]):
         with pytest.raises(AssertionError, match="Union"):
             run_app(app, "x", arguments)
     monkeypatch.setattr(sys, "argv", ["x", "answer", "--what", "7"])
     assert run_app(app, "x") == 0
-    assert capsys.readouterr().out == "42\n7\n"
+    assert capsys.readouterr().out == "42\n42\n7\n"
 
 
 def test_warning_is_one_line_however_often_it_comes(app, capsys) -> None:
@@ -176,15 +184,15 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 @pytest.fixture
 def copier():
-    app = new_app("Try log lines.", {})
+    app = new_app(Program("x", "Try log lines."))
 
-    @command(app, example="x copy --follow")
+    @command(app, "copy", example="--follow")
     def copy(follow: bool = False):
         """Copy."""
         yield Fields({"tick": 0, "rows": 3, "anew": "", "is_paused": False, "note": "two\nlines\x1b[2J"})
         warnings.warn("late", stacklevel=1)
         yield Listing(("site", "rows"), [("rome", 2)])
-        raise CorruptError("file f is damaged", hint="wlc verify sales")
+        raise CorruptError("file f is damaged", hint="wlc farm verify sales")
 
     return app
 
@@ -198,7 +206,7 @@ def test_changes_warnings_and_errors_are_one_line_each(copier, capsys) -> None:
         "info copy: tick 0, rows 3, note two lines\\x1b[2J",
         "warning late",
         'info copy: rows [{"site": "rome", "rows": 2}]',
-        "error file f is damaged (hint: wlc verify sales)",
+        "error file f is damaged (hint: wlc farm verify sales)",
     ]
 
 
@@ -208,7 +216,7 @@ def test_json_lines(copier, capsys) -> None:
     assert [line["level"] for line in lines] == ["info", "warning", "info", "error"]
     assert all(re.fullmatch(TIME, line["time"]) for line in lines)
     assert (lines[0]["tick"], lines[0]["rows"], lines[2]["rows"]) == (0, 3, [{"site": "rome", "rows": 2}])
-    assert lines[3]["hint"] == "wlc verify sales"
+    assert lines[3]["hint"] == "wlc farm verify sales"
     assert "in copy" in lines[3]["traceback"]
 
 
@@ -233,4 +241,4 @@ def test_without_follow_nothing_is_a_log(copier, capsys) -> None:
     assert run_app(copier, "x", ["copy"]) == 6
     out, err = capsys.readouterr()
     assert out.startswith("tick ")
-    assert err == "warning: late\nerror: file f is damaged\nhint: wlc verify sales\n"
+    assert err == "warning: late\nerror: file f is damaged\nhint: wlc farm verify sales\n"

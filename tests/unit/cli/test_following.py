@@ -80,10 +80,10 @@ COMMANDS = {
     "tag": "wlr replicate sales --farm farm --into copy.duckdb --until v1",
     "relay": "wlr replicate sales --farm farm --into copy.duckdb --upstream auto",
     "feed": "wlr feed sales --farm farm --table t --to t.jsonl",
-    "changes": "wlr changes sales --farm farm --table t --out t.jsonl",
-    "ship": "wlc ship sales --farm farm --to relay",
-    "pushes": "wlc ship sales --farm farm --pushes farm/sales",
-    "derive": "wlc derive sales --farm farm --as part --tables t",
+    "changes": "wlr rows changes sales --farm farm --table t --out t.jsonl",
+    "ship": "wlc tier ship sales --farm farm --to relay",
+    "pushes": "wlc tier ship sales --farm farm --pushes farm/sales",
+    "derive": "wlc farm derive sales --farm farm --as part --tables t",
 }
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
-import typer
 
-import cli.wlc
-import cli.wlr
 from cli.options import storage_options, tick_range
+from tests.commands import commands
 from wlc.farm.errors import InvalidError
 
 
@@ -46,13 +42,11 @@ def test_bad_storage_option_is_refused_without_repeating_what_may_be_a_secret(pa
 
 
 def test_every_command_that_uses_the_farm_takes_storage_options() -> None:
-    apps = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
     without = {
-        f"{program} {name}"
-        for program, app in apps.items()
-        for name, command in cast("typer.core.TyperGroup", typer.main.get_command(app)).commands.items()
+        name
+        for name, command in commands().items()
         if not any("--storage-option" in parameter.opts for parameter in command.params)
     }
     # The others ask and tell the replica alone, which may be a file. A key is made without a farm.
     with_farm = {name for name in without if name.startswith("wlc ") or name in ("wlr replicate", "wlr status")}
-    assert with_farm == {"wlc key"}
+    assert with_farm == {"wlc farm key"}

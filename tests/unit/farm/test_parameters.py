@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import typer
 
-import cli.wlc
-import cli.wlr
 import wlc
 import wlr
+from tests.commands import commands
 from wlc.farm.parameters import command_words, declared
 from wlc.tiers.options import RelayOptions
 from wlr.reading.feeds.options import FeedOptions
@@ -19,16 +17,15 @@ from wlr.replay.options import ReplicaOptions
 from wlr.service.settings_file import OPTIONS
 
 DECLARED = [
-    (ReplicaOptions, wlr.replicate, cli.wlr.app, "replicas"),
-    (FeedOptions, wlr.feed, cli.wlr.app, "feeds"),
-    (RelayOptions, wlc.ship, cli.wlc.app, "relays"),
+    (ReplicaOptions, wlr.replicate, "wlr replicate", "replicas"),
+    (FeedOptions, wlr.feed, "wlr feed", "feeds"),
+    (RelayOptions, wlc.ship, "wlc tier ship", "relays"),
 ]
 
 
-@pytest.mark.parametrize("declaration, function, app, section", DECLARED)
-def test_each_place_has_all_options(declaration, function, app, section) -> None:
-    command = cast("typer.core.TyperGroup", typer.main.get_command(app)).commands[function.__name__]
-    shown: dict[str, Any] = {name: param for param in command.params for name in param.opts}
+@pytest.mark.parametrize("declaration, function, name, section", DECLARED)
+def test_each_place_has_all_options(declaration, function, name, section) -> None:
+    shown: dict[str, Any] = {option: param for param in commands()[name].params for option in param.opts}
     parameters, text = inspect.signature(function).parameters, inspect.getdoc(function) or ""
     for option in declared(declaration):
         assert parameters[option.name].default == option.default

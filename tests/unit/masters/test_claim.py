@@ -237,7 +237,7 @@ def test_a_history_whose_beginning_was_broken_off_begins_again(tmp_path: Path, h
 
 
 def joins(source: Master) -> None:
-    """Become site Rome, as `wlc join` does."""
+    """Become site Rome, as `wlc site join` does."""
     founder = open_database(f"{FARM}/sales")
     site = SiteState("rome", "sites/rome", {"aa": 0})
 

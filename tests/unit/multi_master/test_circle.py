@@ -158,11 +158,11 @@ def test_what_was_pruned_says_what_to_type(reader: str) -> None:
     proof = Taken(other.name, other.history, 2, 2, "c")
     is_primary = other.name == TWO.primary
     reading = SiteLog(
-        log, other, "dd", 0, {}, proof, Lineage({}), is_primary, may_change_schema=is_primary, anew="wlc join"
+        log, other, "dd", 0, {}, proof, Lineage({}), is_primary, may_change_schema=is_primary, anew="wlc site join"
     )
     with pytest.raises(ExpiredError) as caught:
         list(reading.steps())
-    assert caught.value.hint == "wlc join"
+    assert caught.value.hint == "wlc site join"
 
 
 def test_a_restored_site_is_told_what_it_can_do() -> None:
@@ -173,7 +173,7 @@ def test_a_restored_site_is_told_what_it_can_do() -> None:
         hints[name] = outdated(log, replace(alone, site=SiteState(name, ".", circle=TWO)), 1).hint
     assert "wlc stop SOURCE, then wlc master SOURCE" in str(hints[""])
     assert "let the other sites leave" in str(hints["oslo"])
-    assert f"wlc join SOURCE --name {log.url} --site rome --again" in str(hints["rome"])
+    assert f"wlc site join SOURCE --name {log.url} --site rome --again" in str(hints["rome"])
 
 
 @pytest.mark.parametrize("farm", ["memory://bucket", "memory://sites"])

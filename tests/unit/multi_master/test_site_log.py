@@ -305,7 +305,7 @@ def test_a_site_leaves_when_the_primary_has_read_it_whatever_its_role_and_the_na
     assert [founder_of_database(f"{url}{site}", None, None).url for site in ("", "/sites/rome")] == [url, url]
     with pytest.raises(InvalidError, match="site oslo has read site rome up to batch 0 of 1") as refused:
         leave(url, "rome")
-    assert str(refused.value.hint).startswith(f"wlc role {url} rome secondary; run wlc take at oslo")
+    assert str(refused.value.hint).startswith(f"wlc site role {url} rome secondary; run wlc site take at oslo")
 
 
 def test_own_ticks_that_only_others_have_are_noticed() -> None:

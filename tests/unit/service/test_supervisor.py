@@ -243,7 +243,7 @@ def test_the_command_on_failure_runs_once_for_a_failure_with_a_bare_environment(
     out = desk.folder / "told.json"
     code = f"import json, os; open({str(out)!r}, 'a').write(json.dumps(dict(os.environ)) + '\\n')"
     desk.options = ServiceOptions(on_failure=(sys.executable, "-c", code))
-    wrong = CorruptError("batch 3 is damaged\0", hint="wlc verify sales")
+    wrong = CorruptError("batch 3 is damaged\0", hint="wlc farm verify sales")
     monkeypatch.setattr(supervisor, "pause_s", lambda error, last_s, *, is_heavy: 0.01)
     desk.works = [desk.work("bad", fails=wrong), desk.work("away", fails=UnavailableError("away"))]
     service = desk.service()
@@ -256,7 +256,7 @@ def test_the_command_on_failure_runs_once_for_a_failure_with_a_bare_environment(
         "DBFARM_WORK": "follow",
         "DBFARM_CLASS": "CorruptError",
         "DBFARM_MESSAGE": "batch 3 is damaged",
-        "DBFARM_HINT": "wlc verify sales",
+        "DBFARM_HINT": "wlc farm verify sales",
     }
     assert "AWS_SECRET_ACCESS_KEY" not in told
 

@@ -359,7 +359,7 @@ def test_relays_that_are_pinned_make_no_circle(capsys: pytest.CaptureFixture[str
     copy = ship(registry.url, to=str(tmp_path / "hq"), register=False).url
     for known in replicas(registry):
         register(open_database(copy), known)
-    assert run_app(app, "wlc", ["tiers", copy]) == 9
+    assert run_app(app, "wlc", ["tier", "show", copy]) == 9
     assert "no path leads to the origin from" in capsys.readouterr().err
 
 
@@ -405,7 +405,7 @@ def test_a_class_is_pushed_to_where_nothing_is_yet() -> None:
     registry = open_database(edge)
     with pytest.raises(MissingError, match="holds nothing yet") as caught:
         read(registry, attachment=attachment)
-    assert str(caught.value.hint).endswith(f": wlc ship DB --pushes {edge}")
+    assert str(caught.value.hint).endswith(f": wlc tier ship DB --pushes {edge}")
     with Pusher(source.url, edge, class_name="prod") as pusher:
         assert [done.tick for done in pusher.push().shipped] == [3]
         assert read(registry, attachment=attachment) == edge
@@ -444,7 +444,7 @@ def test_who_is_pinned_to_a_place_that_is_not_filled_is_told_what_to_type(tmp_pa
     # Nobody knows where the data comes from.
     with pytest.raises(MissingError) as caught:
         read(open_database(str(place)), attachment=Attachment(str(place), among=(str(place),)))
-    assert caught.value.hint == f"to fill it: wlc ship DB --to {place.parent}"
+    assert caught.value.hint == f"to fill it: wlc tier ship DB --to {place.parent}"
 
 
 def test_a_pinned_place_must_have_the_same_past_and_needs_no_registry() -> None:

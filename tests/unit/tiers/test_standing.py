@@ -59,9 +59,13 @@ def state_of(*, config=CONFIG, damage="", stuck=None, **health):
         (
             {"publisher": SIGN, "verified": Proof(NOW - HOUR, 7, "batch 3: cut off")},
             "damaged",
-            "wlc verify, 1h ago: batch 3: cut off",
+            "wlc farm verify, 1h ago: batch 3: cut off",
         ),
-        ({"publisher": SIGN, "drilled": Proof(NOW - HOUR, 7, "t differs")}, "damaged", "wlr drill, 1h ago: t differs"),
+        (
+            {"publisher": SIGN, "drilled": Proof(NOW - HOUR, 7, "t differs")},
+            "damaged",
+            "wlr replica drill, 1h ago: t differs",
+        ),
         ({"publisher": SIGN, "verified": Proof(NOW - HOUR, 7)}, "ok", f"{SEEN} is there"),
         ({"publisher": OLD, "config": replace(CONFIG, state=STOPPED)}, "stopped", "its owner stopped it"),
     ],
@@ -88,7 +92,7 @@ def test_the_worst_comes_first():
 
 def test_remedies_are_commands():
     assert state_of(publisher=OLD).remedy == "on ada: wlc flush /srv/sales.duckdb; then start its program again"
-    assert state_of(damage="x").remedy == "wlc verify sales --farm /srv/farm"
+    assert state_of(damage="x").remedy == "wlc farm verify sales --farm /srv/farm"
     assert state_of(stuck={"r": "wlr replicate --into r"}).remedy == "wlr replicate --into r"
 
 

@@ -191,7 +191,7 @@ class CapturedTables:
             ((path,),) = self.connection.execute(query, [self.catalog]).fetchall()
             raise UnsupportedError(
                 f"table {altered.name} was altered without wlc.connect()",
-                hint=f"wlc repair {shlex.quote(path)}",
+                hint=f"wlc farm repair {shlex.quote(path)}",
                 path=path,
             )
 

@@ -401,7 +401,7 @@ def _target(change: WantedChange, present: Mapping[Name, TakenTable]) -> TargetT
     if layout.shape != change.layout.shape or layout.key_places != change.layout.key_places:
         raise UnsupportedError(
             f"table {change.table} has other columns, or another primary key, than then",
-            hint=f"write the rows as they should be now: wlr diff DB --tick A:B --table {change.table} shows them",
+            hint=f"write the rows as they should be now: wlr rows diff DB --tick A:B --table {change.table} shows them",
         )
     has_rowid = all(column.name.lower() != "rowid" for column in layout.columns)
     # As if it were referenced: a row whose key stays is updated, which no foreign key notices.

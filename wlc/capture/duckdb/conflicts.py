@@ -118,6 +118,6 @@ def refuse_changed(shared: Shared, tables: Iterable[Name]) -> None:
     if found := changed(shared, tables):
         raise UnsupportedError(
             f"rows of {', '.join(map(str, found))} were changed without wlc.connect(), and replicas do not have them",
-            hint=f"wlc repair {shlex.quote(shared.path)}",
+            hint=f"wlc farm repair {shlex.quote(shared.path)}",
             path=shared.path,
         )

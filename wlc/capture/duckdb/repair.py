@@ -67,7 +67,7 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
                     if isinstance(record, JournalledImages):
                         images = journal.images_sql(shared.catalog, record.layout)
                         connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = 0")
-                entry = JournalEntry(tick, "wlc repair", started=now, committed=now, records=tuple(records))
+                entry = JournalEntry(tick, "wlc farm repair", started=now, committed=now, records=tuple(records))
                 journal.add_entry(connection, shared.catalog, entry)
             with shared.changing_schema():
                 connection.execute("COMMIT")
@@ -105,7 +105,7 @@ def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, pu
         (text,) = connection.execute(f"SELECT value FROM {_PUBLISHED}.wlr.state WHERE key = 'position'").fetchall()[0]
         position = record_of(Position).read(json.loads(text))
     except (duckdb.CatalogException, IndexError, KeyError, ValueError) as error:
-        raise InvalidError(f"{published} is no replica", hint="wlc repair SOURCE makes one itself") from error
+        raise InvalidError(f"{published} is no replica", hint="wlc farm repair SOURCE makes one itself") from error
     state = shared.require_state()
     if (position.history, position.tick) != (state.history, state.tick):
         raise InvalidError(

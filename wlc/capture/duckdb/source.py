@@ -354,7 +354,8 @@ class DuckDBSource(Source):
         if found:
             listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
             raise UnsupportedError(
-                f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc repair {shlex.quote(str(self))}"
+                f"{self} was written to without wlc.connect(): {listed}",
+                hint=f"wlc farm repair {shlex.quote(str(self))}",
             )
 
     def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:

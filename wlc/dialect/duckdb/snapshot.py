@@ -110,7 +110,7 @@ def take(
         if changed := differing(held, known.digests):
             # The log does not lead to these rows: a snapshot of them would contradict it.
             message = f"rows of {', '.join(map(str, changed))} were changed without wlc.connect"
-            raise UnsupportedError(message, hint=f"wlc repair {shlex.quote(known.source)}")
+            raise UnsupportedError(message, hint=f"wlc farm repair {shlex.quote(known.source)}")
         # Sequences are not transactional: read last, they are never behind the rows that were copied.
         sequences = catalogs.sequences(connection, catalog)
         manifest = Manifest(

@@ -39,10 +39,10 @@ WITNESS = "witness_file"
 NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KINDS}
 NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}
 _WORD = re.compile(r"([a-z]+):([0-9a-f]{16}):([A-Za-z0-9+/]{43}=)")
-_MAKE = "wlc key {kind} FILE makes one"
+_MAKE = "wlc farm key {kind} FILE makes one"
 _KEPT = (
     "{meant}name the file with the farm's keys: --storage-option {kind}_key_file=FILE or WLC_{variable}_KEY_FILE; only"
-    " for a new farm: wlc key {made_as} {file}"
+    " for a new farm: wlc farm key {made_as} {file}"
 )
 
 

@@ -48,7 +48,7 @@ def keep_written(connection: duckdb.DuckDBPyConnection, place: int, step: StepTa
         raise CorruptError(
             f"another site has published a deletion in {table.name}, in which columns are added",
             hint="if the rule has just changed, let all sites take everything under the former one first:"
-            f" wlc rule DB {table.name} newest",
+            f" wlc site rule DB {table.name} newest",
         )
     others = others_sql(table.layout, added, [f"i.{name}" for name in table.columns])
     written = (

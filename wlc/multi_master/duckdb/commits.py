@@ -137,11 +137,11 @@ class SiteCommits:
         """Refuse to publish tables as a whole where other sites would have to take them."""
         site, circle = self.site, self.circle
         database, file = shlex.quote(database_of(self.remembered()).url), shlex.quote(source)
-        again = f"wlc join {file} --name {database} --site {site.name} --again"
+        again = f"wlc site join {file} --name {database} --site {site.name} --again"
         other = next((each.name for each in circle.sites if each.name != site.name), "SITE")
         raise UnsupportedError(
             f"the log of site {site.name} cannot be applied, and other sites have taken what it says",
-            hint=f"wlc role {file} {other} primary, wlc take at {other}, then {again}"
+            hint=f"wlc site role {file} {other} primary, wlc site take at {other}, then {again}"
             if circle.primary == site.name
             else again,
         )
@@ -164,7 +164,7 @@ class SiteCommits:
         if circle.ddl != site.name:
             raise InvalidError(
                 f"site {site.name} cannot change the schema: only site {circle.ddl} of {circle.database} can",
-                hint=f"run the statement at {circle.ddl}, then wlc take FILE here, once it is published there",
+                hint=f"run the statement at {circle.ddl}, then wlc site take FILE here, once it is published there",
             )
         gone = {
             effect.object.name
@@ -177,7 +177,7 @@ class SiteCommits:
             if name.folded not in left and (rule := circle.rule_of(name)) is not None:
                 raise InvalidError(
                     f"cannot rename or drop {name}, which has the rule {rule.rule}",
-                    hint=f"first remove the rule: wlc rule DB {name} none, then wlc take at {site.name}",
+                    hint=f"first remove the rule: wlc site rule DB {name} none, then wlc site take at {site.name}",
                 )
 
     def refuse_schema_in_mesh(self, records: Sequence[JournalRecord], tables: CapturedTables) -> None:
@@ -219,8 +219,8 @@ class SiteCommits:
                     raise UnsupportedError(
                         f"{table.name} has the rule {rule.rule}, which decides each row by itself, and cannot have"
                         f" {problem}",
-                        hint=f"first give the table another rule: wlc rule DB {table.name} owner --site"
-                        f" {self.site.name}, then wlc take at {self.site.name}",
+                        hint=f"first give the table another rule: wlc site rule DB {table.name} owner --site"
+                        f" {self.site.name}, then wlc site take at {self.site.name}",
                     )
 
     def refuse_rows(self, tables: Iterable[CapturedTable]) -> None:
@@ -240,21 +240,21 @@ class SiteCommits:
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}, which has no rule: only the primary,"
                 f" {circle.primary}, can",
-                hint=f"wlc rule DB {table.name} newest lets all sites write it, each from its next wlc"
-                f" take; or wlc rule DB {table.name} owner --site {site.name}",
+                hint=f"wlc site rule DB {table.name} newest lets all sites write it, each from its next wlc"
+                f" site take; or wlc site rule DB {table.name} owner --site {site.name}",
             )
         if rule is not None and rule.rule == OWNER and rule.site != site.name:
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",
-                hint=f"write it at {rule.site}; or let this site own it from its next wlc take:"
-                f" wlc rule DB {table.name} owner --site {site.name}",
+                hint=f"write it at {rule.site}; or let this site own it from its next wlc site take:"
+                f" wlc site rule DB {table.name} owner --site {site.name}",
             )
         if not table.layout.primary_key and circle.primary != site.name and (rule is None or rule.rule != ADD):
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}, which has no primary key: only the primary,"
                 f" {circle.primary}, can",
                 hint=f"write it at {circle.primary}, or give the table a primary key there"
-                + (f"; wlc rule DB {table.name} add lets all sites add rows" if circle.is_mesh else ""),
+                + (f"; wlc site rule DB {table.name} add lets all sites add rows" if circle.is_mesh else ""),
             )
 
     def _refuse_deletions(
@@ -282,7 +282,7 @@ class SiteCommits:
                         f"rows of {table.name} cannot be deleted, or get another key: changes of {columns} are added,"
                         " and what another site adds to a row meanwhile would be lost",
                         hint="mark the row instead, in a column for that; or let all sites take everything, then"
-                        f" wlc rule DB {table.name} newest",
+                        f" wlc site rule DB {table.name} newest",
                     )
 
     def _refuse_own_removals(self, connection: duckdb.DuckDBPyConnection, table: CapturedTable, tick: int) -> None:
@@ -367,8 +367,8 @@ class TrackedReads:
         if rule is None or rule.rule != EPOCH_TRANS or rule.reads == NO_READS:
             raise InvalidError(
                 f"{clause} protects nothing: the rule of {table.name} does not track reads",
-                hint=f"wlc rule {shlex.quote(self.commits.founder_url())} {table.name} {EPOCH_TRANS}"
-                f" --reads {EXCLUSIVE_READS}, then wlc take FILE at {site}",
+                hint=f"wlc site rule {shlex.quote(self.commits.founder_url())} {table.name} {EPOCH_TRANS}"
+                f" --reads {EXCLUSIVE_READS}, then wlc site take FILE at {site}",
             )
         return True
 

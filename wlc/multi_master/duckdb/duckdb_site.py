@@ -225,7 +225,7 @@ def _refuse_large(file: Path) -> None:
     if needed > (free := shutil.disk_usage(file.parent).free):
         raise UnavailableError(
             f"{file} has {needed} bytes, and {file.parent} has {free} bytes free: a dry run works with a copy",
-            hint=f"free disk space; wlc sites {shlex.quote(str(file))} shows without a copy who has published what",
+            hint=f"free disk space; wlc site list {shlex.quote(str(file))} shows without a copy who has published what",
             path=str(file),
         )
 

@@ -325,5 +325,5 @@ def how_to_fit(shared: Shared, step: SiteStep, said: str) -> str:
     files = (step.files[record.path] for record in records if isinstance(record, Change))
     keyed = (each.table for each in files if each.layout.primary_key)
     founder = founder_of(database_of(state), state.site).url
-    command = shlex.join(["wlc", "rule", founder, str(min(keyed, default="TABLE")), "epoch"])
+    command = shlex.join(["wlc", "site", "rule", founder, str(min(keyed, default="TABLE")), "epoch"])
     return f"{again}; or let the primary reject such transactions: {command}"

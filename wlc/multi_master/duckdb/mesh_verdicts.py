@@ -103,7 +103,7 @@ def reject_by_column(connection: duckdb.DuckDBPyConnection, place: int, step: St
     if not found:
         raise UnsupportedError(
             f"{table.name} has no column {rule.column}, which its rule {rule.rule} compares",
-            hint=f"wlc rule DB {table.name} {rule.rule} --column COLUMN names another one, then wlc take",
+            hint=f"wlc site rule DB {table.name} {rule.rule} --column COLUMN names another one, then wlc site take",
         )
     number, column = found[0], table.layout.stored[found[0]]
 

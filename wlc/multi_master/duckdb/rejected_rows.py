@@ -162,7 +162,7 @@ def write_told(
     """
     prepare(connection, where.catalog)
     if more := sum(row.more for _, row in told):
-        _log.warning("site %s rejected %s more rows than its log lists: wlc exceptions there", where.site, more)
+        _log.warning("site %s rejected %s more rows than its log lists: wlc site exceptions there", where.site, more)
     rows = [
         (
             *(row.history, row.tick, row.count, row.table.schema, row.table.name, row.op_type, row.cause, row.pg_type),

@@ -57,13 +57,13 @@ def _chosen(rows: Sequence[RejectedRow], source: str, tick: int, count: int | No
     if not found:
         raise InvalidError(
             f"nothing that could be written was rejected here as {shown}",
-            hint="wlc exceptions SOURCE lists what was; in a mesh, the site that rejected a row lists it",
+            hint="wlc site exceptions SOURCE lists what was; in a mesh, the site that rejected a row lists it",
         )
     for row in found:
         if row.resubmitted is not None:
             raise InvalidError(
                 f"exception {row.id}, {row.table} {_text(row.key)}, was resubmitted at {row.resubmitted.isoformat()}",
-                hint="choose single rows by their ids: wlc exceptions SOURCE",
+                hint="choose single rows by their ids: wlc site exceptions SOURCE",
             )
     return found
 

@@ -65,7 +65,7 @@ def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile
                 raise ReplayError(
                     f"{shared.path} cannot take over as the primary: what no primary has judged of it cannot be set"
                     f" back: {str(error).splitlines()[0]}",
-                    hint="delete the rows that refer to the one named, then: wlc take SOURCE",
+                    hint="delete the rows that refer to the one named, then: wlc site take SOURCE",
                 ) from error
             misfits |= found
         else:

@@ -61,7 +61,7 @@ def rebuild(folder: LakeFolder, new: NewReplica) -> None:
         if new.state.open_tables:
             # Before the files go that the logs name.
             OpenTables(folder, lease.run).level(folder.read_current(pointer), path)
-        # What is left if this fails is removed by `wlr prune` once the replica has come so far.
+        # What is left if this fails is removed by `wlr lake prune` once the replica has come so far.
         with suppress(FarmError):
             folder.remove(before, pointed)
     finally:

@@ -40,7 +40,7 @@ _GUARD_CHECK = """
     SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
         IF NOT EXISTS (SELECT FROM wlr.guard) THEN
-            RAISE EXCEPTION 'table %.% is replicated and not to be written to; wlr unlock allows it',
+            RAISE EXCEPTION 'table %.% is replicated and not to be written to; wlr replica unlock allows it',
                 TG_TABLE_SCHEMA, TG_TABLE_NAME;
         END IF;
         RETURN NULL;

@@ -146,7 +146,7 @@ def feed_at(
         return memory if memory.store.exists(memory.path) else None
     if text.startswith(_KAFKA):
         # What the feed remembers is in the farm, of which this URL says nothing.
-        hint = "wlr status FARM/DB/feeds/NAME; wlc tiers DB lists the names behind feed-"
+        hint = "wlr status FARM/DB/feeds/NAME; wlc tier show DB lists the names behind feed-"
         raise InvalidError(f"{without_password(text)} does not say which feed writes to it", hint=hint)
     if not text.strip() or is_remote(text):
         return None
@@ -164,8 +164,8 @@ class FeedStatus(ForPeople):
         tables: Patterns of its tables; empty for all.
         dropped: Records that were not written since the feed began.
         is_paused: Its owner wants it to stay where it is.
-        upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
-            is given.
+        upstream: Id of the upstream that it chose or is pinned to, as `wlc tier show` shows it; empty if it reads what
+            it is given.
         registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
     """
 

@@ -120,7 +120,7 @@ class OpenTopic(OpenOutput):
         self._failure: KafkaError | None = None
         self._ends: dict[int, int] = {}
         self._lost: FarmError | None = None
-        forget = shlex.join(["wlc", "forget", state.master, feed_id(state.name)])
+        forget = shlex.join(["wlc", "farm", "forget", state.master, feed_id(state.name)])
         self._hint = f"To write all anew: {forget}, then run it again; --from snapshot begins with the newest snapshot."
         self._acknowledged = False
         self._waiting_since: float | None = None

@@ -91,8 +91,8 @@ class DerivedDatabase:
     def _fenced(self) -> FencedError:
         return FencedError(
             f"{self.place.url} was written by somebody else",
-            hint="Run one wlc derive for it, with the same choice of rows, and let nobody else publish there."
-            f" To begin anew: wlc derive DB --as {shlex.quote(self.place.url)} --anew",
+            hint="Run one wlc farm derive for it, with the same choice of rows, and let nobody else publish there."
+            f" To begin anew: wlc farm derive DB --as {shlex.quote(self.place.url)} --anew",
             path=self.place.url,
         )
 
@@ -119,7 +119,7 @@ class DerivedDatabase:
             self.place.change_config(lambda config: self._taken_over(config, ours))
         opening = opening_batch(self.place, said, snapshot)
         if opening is not None:
-            end_log(self.place, opening, f"wlc derive DB --as {shlex.quote(self.place.url)} --anew")
+            end_log(self.place, opening, f"wlc farm derive DB --as {shlex.quote(self.place.url)} --anew")
             number += 1
         if snapshot is not None:
             self.place.publish_snapshot(snapshot, files)

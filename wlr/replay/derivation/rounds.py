@@ -122,7 +122,7 @@ def derive(
     except FarmError as error:
         if error.hint and any(words in error.hint for words in (bounds.REBASE, "--tick")):
             at = f" --farm {shlex.quote(os.fspath(farm))}" if farm else ""
-            command = f"wlc derive {run.shown}{at} --as {run.name} --anew"
+            command = f"wlc farm derive {run.shown}{at} --as {run.name} --anew"
             error.hint = f"{command} begins a new history of it from the newest snapshot"
         raise
 
@@ -137,7 +137,7 @@ def _refuse_same_keys(first: FarmDatabase, place: FarmDatabase) -> None:
     if shared:
         raise InvalidError(
             f"{place.url} would have the encryption key of {first.url}, and its readers could read that one",
-            hint="wlc key encryption derived.key, then --target-option encryption_key_file=derived.key",
+            hint="wlc farm key encryption derived.key, then --target-option encryption_key_file=derived.key",
         )
 
 
@@ -217,7 +217,7 @@ class _Deriving:
 
     def _new(self, choice: ChosenTables) -> Derivation:
         if not choice:
-            example = f"wlc derive {self.shown} --as {self.name} --where \"orders: region = 'EU'\""
+            example = f"wlc farm derive {self.shown} --as {self.name} --where \"orders: region = 'EU'\""
             raise InvalidError(
                 "nothing is derived of tables that nobody names",
                 hint=f"Name tables with --where, --columns, --mask or --tables: {example}",

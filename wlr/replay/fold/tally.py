@@ -122,7 +122,7 @@ def _differs(name: Name, own: Digest, told: Digest, step: Step) -> CorruptError:
     return CorruptError(
         f"table {name} would not be what it was in the master after transaction {step.last}: {own.rows} rows with sum"
         f" {own.sum:016x} instead of {told.rows} with {told.sum:016x}",
-        hint="wlr verify TARGET says whether the replica was changed, wlc verify DB whether the farm was.",
+        hint="wlr verify TARGET says whether the replica was changed, wlc farm verify DB whether the farm was.",
         position=step.position,
     )
 

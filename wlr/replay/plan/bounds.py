@@ -327,8 +327,8 @@ def refuse_break(batch: Batch, position: Position) -> None:
     if not goes_on(batch, position):
         raise InvalidError(
             f"{_begun(batch)}: no changes lead from tick {position.tick} to it",
-            hint=f"Choose ticks up to {position.tick}, or after {batch.first}; wlr changes DB --table TABLE --snapshot"
-            " (snapshot=True) begins with all rows.",
+            hint=f"Choose ticks up to {position.tick}, or after {batch.first}; wlr rows changes DB --table TABLE"
+            " --snapshot (snapshot=True) begins with all rows.",
             position=position,
         )
 

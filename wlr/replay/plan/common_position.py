@@ -182,7 +182,7 @@ class _Search:
             return Refusal(f"the replica has skipped transaction {ticks}", "Repair its tables: wlr repair")
         if state.is_unlocked:
             return Refusal(
-                "the replica is unlocked, so that anything can have been written to it", "wlr lock, then again"
+                "the replica is unlocked, so that anything can have been written to it", "wlr replica lock, then again"
             )
         for proof in state.contained.proofs:
             if proof.history in self._source_histories and proof.filters not in ("", hash_of(state.tables)):

@@ -138,7 +138,7 @@ def test_changing_a_row_that_another_program_changed_is_refused(tmp_path: Path) 
         for statement in ("UPDATE t SET v = 'c' WHERE k = 1", "BEGIN; DELETE FROM t WHERE v = 'b'; COMMIT"):
             with pytest.raises(UnsupportedError, match=r"rows of main\.t were changed without") as refused:
                 master.execute(statement)
-            assert refused.value.hint == f"wlc repair {source}"
+            assert refused.value.hint == f"wlc farm repair {source}"
     # The doubt outlives the session.
     with wlc.connect(source) as master, pytest.raises(UnsupportedError):
         master.execute("DELETE FROM t WHERE k > 0")
