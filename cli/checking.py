@@ -30,7 +30,7 @@ def verify(
     locate: Annotated[bool, typer.Option("--locate", help="Compare with the farm and show which rows differ.")] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Read every row of a replica and compare what its tables hold with the master's log."""
+    """Read every row of a replica and compare its tables with the master's log."""
     with working("reading {}", place_of(target)) as progress:
         found = wlr.verify(
             target,
@@ -56,7 +56,7 @@ def repair(
     ],
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Make tables equal to the master's at the replica's tick; only rows that differ are written."""
+    """Make tables equal to the master's at the replica's tick; write only rows that differ."""
     with working("repairing {}", place_of(target)):
         done = wlr.repair(target, table, storage_options=storage_options(storage_option))
     return Listing(("table", "added", "removed"), [(fix.table, fix.added, fix.removed) for fix in done])

@@ -1,4 +1,4 @@
-"""What all commands share: `--json`, `--verbose`, and how they report errors."""
+"""Shared parts of all commands: `--json`, `--verbose`, and the report of errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
 _SUMMARY_MAX = 200
-# What is typed for one of these is a path, a URL, or the name of a database.
+# The value of these arguments is a path, a URL, or the name of a database.
 PLACES = frozenset({"DB", "DB|SOURCE|TARGET", "FARM", "MASTER", "OUTPUT", "SITE", "SOURCE", "TARGET", "URL"})
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -45,8 +45,8 @@ def new_app(summary: str, tasks: Mapping[str, Sequence[str]]) -> typer.Typer:
     """Build an empty command line program.
 
     Args:
-        summary: What `--help` opens with.
-        tasks: What people come for, and the commands for it, in the order in which `--help` lists them.
+        summary: First sentence of `--help`.
+        tasks: Topics with their commands, in the order of `--help`.
     """
 
     class ByTask(TyperGroup):
@@ -94,7 +94,7 @@ def command(
         app: The program.
         example: A command line that `--help` shows.
         name: Of the command; the function's name unless given.
-        goes_on: It runs until a signal ends it, and writes a log. One that has an option `--follow` does so with it.
+        goes_on: It runs until a signal, and writes a log. A command with an option `--follow` does so with it.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ def command(
         parameters = [*signature.parameters.values(), *shared]
         vars(run)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        del run.__wrapped__  # It would lead back to the signature without the shared options.
+        del run.__wrapped__  # It leads to the signature without the shared options.
         summary = inspect.getdoc(function) or ""
         app.command(name, short_help=summary.partition("\n")[0], epilog=f"Example: {example}")(run)
         return function
@@ -147,14 +147,14 @@ def _is_place(annotation: Any) -> bool:
 
 
 def _refuse_connection_strings(typed: Iterable[object]) -> None:
-    """Refuse logins where a path or a URL is needed, before any message can repeat them."""
+    """Refuse a login instead of a path or URL, before any message can repeat it."""
     for given in typed:
         for each in given if isinstance(given, list) else [given]:
             refuse_connection_string(str(each or ""))
 
 
 def _refuse_memory(options: Mapping[str, object]) -> None:
-    """Refuse a farm in memory, which would be gone when the command ends."""
+    """Refuse a farm in memory, which ends with the command."""
     by_default = os.environ.get("WLC_FARM") if options.get("farm", "") is None else None
     for given in (*options.values(), by_default):
         if isinstance(given, str) and given.lower().startswith("memory://"):
@@ -164,13 +164,13 @@ def _refuse_memory(options: Mapping[str, object]) -> None:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show warnings of `wlc` and `wlr` on one line each, like errors, instead of with a place in the source."""
-    told: set[str] = set()
+    """Show each warning of `wlc` and `wlr` on one line, like errors, without its place in the source."""
+    shown: set[str] = set()
 
-    def tell(message: Warning | str, *_: object, **__: object) -> None:
-        if str(message) in told:
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) in shown:
             return
-        told.add(str(message))
+        shown.add(str(message))
         if is_logging():
             log_warning(str(message))
         else:
@@ -179,7 +179,7 @@ def _plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = tell
+        warnings.showwarning = show
         yield
 
 
@@ -229,10 +229,10 @@ def diagnosis(error: BaseException) -> tuple[str, str | None, int]:
     if isinstance(error, FarmError):
         return error.message, error.hint, error.exit_code
     if isinstance(error, BrokenPipeError):
-        # The reader of the output has closed it. Without this, the interpreter would complain again at its exit.
+        # The reader has closed the output. Without this, the interpreter reports the error again at its exit.
         sys.stdout = None
         return "", None, EXIT_OTHER
-    # DuckDB's own errors stem from the user's SQL. Importing duckdb only to name their class would slow every command.
+    # The user's SQL causes DuckDB's own errors. Importing duckdb only to name their class would slow every command.
     if type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb"}:
         return str(error), None, EXIT_OTHER
     if isinstance(error, OSError):
@@ -247,7 +247,7 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def _named(app: typer.Typer, arguments: Sequence[str] | None) -> typer.Typer:
-    """The program with the one command that is called: to build all of them takes longer than some of them run."""
+    """The program with only the called command: building all of them takes longer than some of them run."""
     first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
     named = [found for found in app.registered_commands if _name_of(found) == first]
     if not named:
@@ -262,9 +262,9 @@ def _name_of(info: Any) -> str:
 
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; wrong usage, too, is reported as a message and a hint."""
+    """Run a command line and return its exit code; report wrong usage, too, as a message and a hint."""
     if logging.lastResort is not None:
-        # It writes warnings of the library to standard error.
+        # This logger writes warnings of the library to standard error.
         logging.lastResort.setFormatter(_PrintableFormatter())
     with interruptible():
         try:

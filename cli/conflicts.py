@@ -34,12 +34,12 @@ def rule(
         str,
         typer.Option(
             metavar="READS",
-            help="With epoch_trans: which reads count, too. exclusive: of SELECT … FOR UPDATE or FOR SHARE; shared:"
+            help="With epoch_trans: reads that count, too. exclusive: of SELECT … FOR UPDATE or FOR SHARE; shared:"
             " of every SELECT of one table; none.",
         ),
     ] = "none",
     column: Annotated[
-        str, typer.Option(metavar="C", help="With max and old and their relatives: the whole number that is compared.")
+        str, typer.Option(metavar="C", help="With the rules of max and old: the whole number that is compared.")
     ] = "",
     add: Annotated[
         list[str] | None,
@@ -48,7 +48,7 @@ def rule(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Say how a table decides between changes that two sites make at the same time; without RULE, show the rules."""
+    """Set the rule that decides between concurrent changes of two sites to a table; without RULE, show the rules."""
     import wlc
 
     options = storage_options(storage_option)
@@ -72,7 +72,7 @@ def _named(value: object, column: str) -> object:
 
 
 def _refuse_options(db: str, table: str | None, *, site: str, reads: str, column: str, add: list[str] | None) -> None:
-    """Refuse what belongs to a rule, where only the rules are shown."""
+    """Refuse options of a rule where the rules are only shown."""
     if site or column or add or reads != "none":
         raise InvalidError(
             "the options belong to a rule, and none is given", hint=f"wlc rule {db} {table or 'TABLE'} RULE …"
@@ -89,7 +89,7 @@ def exceptions(
     db: Database,
     table: Annotated[str | None, typer.Option(metavar="TABLE", help="Only rows of this table.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was rejected then or later: '2026-03-01 12:00'.")
+        str | None, typer.Option(metavar="TIME", help="Only rows rejected then or later: '2026-03-01 12:00'.")
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only show how many there are.")] = False,
     resubmit: Annotated[
@@ -99,7 +99,7 @@ def exceptions(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show the rows that a site rejected of others, and those that the primary rejected of the site, and why."""
+    """Show the rows that a site rejected of other sites, those that the primary rejected of the site, and why."""
     import wlc
 
     options = storage_options(storage_option)

@@ -40,9 +40,9 @@ def derive(
         typer.Option(metavar="K=V", help="Option, or key, of the derived database's place; may be repeated."),
     ] = None,
 ) -> Iterator[Report]:
-    """Publish chosen tables, rows, columns and values as another farm database, which has a log of its own.
+    """Publish chosen tables, rows, columns and values as another farm database with its own log.
 
-    Only tables that are named pass. The first round needs the choice, later ones remember it.
+    Only named tables are published. The first round needs the choice, later ones remember it.
     """
     import wlr
 

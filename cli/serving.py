@@ -1,4 +1,4 @@
-"""Commands of `wlr` that run everything that a file names: serve, unit."""
+"""Commands of `wlr` that run a settings file: serve, unit."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ from .output import Listing, Report
 if TYPE_CHECKING:
     from wlr.service.settings import ServiceSettings
 
-Config = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="File that names everything; default is dbfarm.toml here.")
-]
-# How often the main thread looks whether everything goes on, if no watchdog wants it more often.
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file; default is dbfarm.toml here.")]
+# How often the main thread checks that every job runs, if no watchdog wants it more often.
 _LOOK_EVERY_S = 30.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(
     config: Config = Path("dbfarm.toml"),
-    check: Annotated[bool, typer.Option("--check", help="Only read CONFIG, and show what would be done.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only read CONFIG, and show the jobs.")] = False,
     listen: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Serve a page of each database, /metrics, /healthz there: :9188."),
@@ -45,9 +43,9 @@ def serve(
         str | None, typer.Option(metavar="FILE", help="Write metrics for Prometheus' textfile collector.")
     ] = None,
 ) -> Report | None:
-    """Follow, publish, snapshot, prune, verify and drill everything that CONFIG names, in one process.
+    """Follow, publish, snapshot, prune, verify and drill everything in CONFIG, in one process.
 
-    SIGHUP reads CONFIG again; SIGTERM and Ctrl-C finish what is being applied.
+    SIGHUP reads CONFIG again; SIGTERM and Ctrl-C finish the step that is being applied.
     """
     from wlr.service.settings_file import read_settings
 
@@ -137,7 +135,7 @@ def _run(
 
 
 class _Wanted:
-    """The settings of a file, with an item for each database that its patterns match at present."""
+    """The settings of a file, with an item for each database that its patterns match now."""
 
     def __init__(self, given: ServiceSettings) -> None:
         self.change(given)
@@ -150,7 +148,7 @@ class _Wanted:
         self.has_changed()
 
     def has_changed(self) -> bool:
-        """Look for databases that are new or gone; a farm that is away changes nothing."""
+        """Find new and removed databases; an unreachable farm changes nothing."""
         from wlr.service.supervisor import log
         from wlr.service.wildcards import expanded
 
@@ -164,9 +162,9 @@ class _Wanted:
 
 @contextmanager
 def _signals() -> Iterator[Callable[[float], int | None]]:
-    """Give a function that waits for a signal, at most so many seconds; None if none came.
+    """Give a function that waits for a signal, at most so many seconds; it returns None without one.
 
-    A handler that touched locks could meet the main thread inside of them: signals come as bytes of a socket.
+    A handler that took a lock could deadlock with the main thread, so signals come as bytes of a socket.
     """
     reader, writer = socket.socketpair()
     with ExitStack() as stack:
@@ -183,7 +181,7 @@ def _signals() -> Iterator[Callable[[float], int | None]]:
                 received = [number for number in reader.recv(64) if number in _SIGNALS]
             except BlockingIOError:
                 return None
-            # Of several, one that ends the service counts.
+            # Of several signals, one that ends the service counts.
             return max(received, key=lambda number: number != signal.SIGHUP, default=None)
 
         yield wait
@@ -192,16 +190,17 @@ def _signals() -> Iterator[Callable[[float], int | None]]:
 def unit(
     config: Config = Path("dbfarm.toml"),
     install: Annotated[
-        bool, typer.Option("--install", help="Write it into --folder and say what to type next.")
+        bool, typer.Option("--install", help="Write it into --folder and show the next command.")
     ] = False,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who runs the service; default is the owner of its folders.")
+        str | None,
+        typer.Option(metavar="NAME", help="User that runs the service; default is the owner of its folders."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="With --install: where to; default is /etc/systemd/system.")
     ] = None,
 ) -> Iterator[Report]:
-    """Show, or install, a hardened unit of systemd that runs wlr serve CONFIG."""
+    """Show or install a hardened systemd unit that runs wlr serve CONFIG."""
     from wlr.service.settings_file import read_settings
     from wlr.service.systemd_unit import FOLDER, NAME, unit_text
 
@@ -223,7 +222,7 @@ def unit(
 
 
 def _program() -> str:
-    """Return the path of `wlr` that runs this code, or the one that the shell would find."""
+    """Return the path of the running `wlr`, or the one that the shell would find."""
     beside = Path(sys.executable).with_name("wlr")
     found = str(beside) if beside.is_file() else shutil.which("wlr")
     if found is None:

@@ -84,7 +84,7 @@ def replicate(
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
-    rebase: Annotated[bool, typer.Option("--rebase", help="Take back, or make anew, what the log lacks.")] = False,
+    rebase: Annotated[bool, typer.Option("--rebase", help="Undo what the log lacks, or rebuild the replica.")] = False,
     where: Where = None,
     columns: Columns = None,
     mask: Masks = None,
@@ -140,7 +140,7 @@ def _rounds(
 
 
 def _replicated(into: str, done: wlr.Replicated) -> Fields:
-    """Report a replication; a person reads what was made where, and from what."""
+    """Report a replication; a terminal also shows the place and the snapshot."""
     found = for_person(done, ("is_paused", "anew"))
 
     def shown() -> Fields:
@@ -154,7 +154,7 @@ def _replicated(into: str, done: wlr.Replicated) -> Fields:
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
-    """Return the time that is meant now, so that later rounds mean the same; a tag stays one."""
+    """Resolve a relative time now, so that later rounds use the same time; a tag stays one."""
     if dry_run:
         raise InvalidError("--follow goes on, and a dry run does not", hint="leave one of them out")
     if until is None:
@@ -170,11 +170,11 @@ def switch(
     target: Target,
     upstream: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm or URL of the database's folder.")],
     no_register: Annotated[bool, typer.Option("--no-register", help="Do not register this replica there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether it can be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it is possible.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Let a replica read a relay, or another site, once the logs prove that it holds the same; no row is copied."""
+    """Let a replica read a relay or another site, if the logs prove that both hold the same; no row is copied."""
     options = storage_options(storage_option)
     return record(
         wlr.switch(target, upstream, farm=farm, storage_options=options, register=not no_register, dry_run=dry_run)
@@ -191,11 +191,11 @@ def accept(target: Target, storage_option: StorageOptions = None) -> Report:
 def retry(
     target: Target,
     tick: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only this transaction; default is all that were accepted.")
+        int | None, typer.Option(metavar="N", min=1, help="Only this transaction; default is all accepted ones.")
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Apply the rows of accepted transactions, which a DuckDB or PostgreSQL replica keeps, if they fit now."""
+    """Apply accepted transactions, whose rows a DuckDB or PostgreSQL replica keeps, if they fit now."""
     done = wlr.retry(target, tick, storage_options=storage_options(storage_option))
     return Listing(("tick", "rows"), [(each.tick, each.rows) for each in done])
 
@@ -228,7 +228,7 @@ def attach(
 def prune(
     target: Target,
     keep: Annotated[
-        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is what was set before.")
+        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is the last setting.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     storage_option: StorageOptions = None,

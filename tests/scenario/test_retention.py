@@ -78,13 +78,17 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     # Without a policy, and without a terminal, nothing goes.
     monkeypatch.setenv("WLC_FARM", url)
     code, _, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", *option)
-    assert (code, "wlc prune sales --keep-for 0s --yes" in err, "afterwards to" in err) == (2, True, True)
+    assert (code, "wlc prune sales --keep-for 0s --yes" in err, "Oldest restorable state before: " in err) == (
+        2,
+        True,
+        True,
+    )
     wlc.retention("sales", keep="0s", keep_daily=1, **at)
     code, out, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", "--json", *option)
     told = json.loads(out)
     # The newest snapshot with its log, the last one of a day before it, and the tag's.
     assert (code, told["keep_snapshots"], told["keep_batches"]) == (0, [3, 6, 7], [6, 7, 8]), err
-    assert told["could_go_back_to"] < told["can_go_back_to"]
+    assert told["before"] < told["after"]
     assert wlc.status("sales", **at).can_go_back_to_tick == 6
 
     def rows(name: str) -> list[tuple[Any, ...]]:

@@ -461,7 +461,7 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
     register(town.registry, replace(x, seen=late))
     assert run_app(app, "wlc", ["tiers", town.registry.url]) == 9
     told = capsys.readouterr()
-    assert re.search(rf"error: {x.id} \(.* does not come further", told.err)
+    assert re.search(rf"error: {x.id} \(.* makes no progress", told.err)
     # Whoever examines the database, or looks at its page, is told the same, with the command that shows the cause.
     (check,) = (check for check in wlr.report(town.registry.url).checks if check.check == "readers")
     assert (check.state, check.remedy) == ("wrong", f"wlr replicate --into {x.target}")
