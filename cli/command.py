@@ -143,7 +143,7 @@ def command(
 
 
 def _is_place(annotation: Any) -> bool:
-    return any(getattr(told, "metavar", None) in PLACES for told in getattr(annotation, "__metadata__", ()))
+    return any(getattr(mark, "metavar", None) in PLACES for mark in getattr(annotation, "__metadata__", ()))
 
 
 def _refuse_connection_strings(typed: Iterable[object]) -> None:

@@ -72,8 +72,10 @@ def join(
             except InvalidError as error:
                 if error.path != source:
                     raise
-                anew = f"wlc join FILE {_place(name, farm)} --site {site}"
-                raise InvalidError(error.message, hint=f"name a file that is not there: {anew}", path=source) from error
+                rejoin = f"wlc join FILE {_place(name, farm)} --site {site}"
+                raise InvalidError(
+                    error.message, hint=f"name a file that is not there: {rejoin}", path=source
+                ) from error
         return record(
             wlc.join(
                 source, name=name, site=site, farm=farm, beat_s=beat_of(beat), again=again, storage_options=options

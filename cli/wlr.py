@@ -135,13 +135,13 @@ def _rounds(
         has_news=lambda done: done.transactions,
         beat_s=lambda _: wlr.beat(into, storage_options=options),
         reads=lambda _: place_read(into, storage_options=options),
-        is_over=lambda done: waits and done.is_reached,
+        is_over=lambda done: waits and done.is_target_reached,
     )
 
 
 def _replicated(into: str, done: wlr.Replicated) -> Fields:
     """Report a replication; a terminal also shows the place and the snapshot."""
-    found = for_person(done, ("is_paused", "anew"))
+    found = for_person(done, ("is_paused", "rebuilt_because"))
 
     def shown() -> Fields:
         values = dict(found.on_terminal().values) if found.on_terminal else {}

@@ -102,7 +102,7 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     with pytest.raises(ExpiredError, match="after tick 3 was pruned") as pruned:
         wlr.replicate(into=tmp_path / "tag.duckdb", storage_options=key)
     command = f"wlr replicate --into {tmp_path / 'tag.duckdb'} --rebase"
-    assert str(pruned.value.hint).startswith(f"{command} makes the replica anew")
+    assert str(pruned.value.hint).startswith(f"{command} rebuilds the replica")
     with pytest.raises(ExpiredError, match="tick 4 cannot be reached") as caught:
         wlr.replicate("sales", into=tmp_path / "hole.duckdb", tick=4, **at)
     assert "--tick 3 and --tick 6" in str(caught.value.hint)
@@ -244,7 +244,7 @@ def test_following_ends_when_what_was_asked_for_is_there(
     writer.join()
     # It holds what was committed until then, and the first transaction after it has told that this is all.
     assert wlr.tick(copy) == 4
-    assert wlr.replicate(into=copy, tick=99, waits=True).is_reached is False
+    assert wlr.replicate(into=copy, tick=99, waits=True).is_target_reached is False
     assert wlr.tick(copy) == 5
 
 
