@@ -1,6 +1,6 @@
-"""Metrics of the service for Prometheus, as text: the one place that knows its client library.
+"""Metrics of the service for Prometheus, as text: the only module that uses its client library.
 
-What the service looks at beside its rounds: lag, what waits to be published, free space.
+Measurements between rounds: lag, pending transactions, free space.
 """
 
 from __future__ import annotations
@@ -39,20 +39,24 @@ if TYPE_CHECKING:
     from wlr.service.job_states import Board, WorkStanding
 
 _LABELS = ("item", "work")
-# Works whose counters are there from the start, at 0.
+# Jobs whose counters exist from the start, at 0.
 _FLOWING = ("follow", "publish", "take")
-# Gauges and how they are read; one without a value is left out.
+# Gauges and their sources; a gauge without a value is left out.
 _GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
     ("lag_seconds", "Seconds between the last transaction held here and the farm's.", lambda s: s.observed.lag_s),
     ("lag_transactions", "Ticks between the two.", lambda s: s.observed.lag_transactions),
     ("tick", "Last transaction held or published.", lambda s: _first(s.tick, s.observed.tick)),
     (
         "last_success_timestamp_seconds",
-        "When the work last went well; of a verify or drill, when it was last done.",
+        "When the job last succeeded; of a verify or drill, when it last ran.",
         lambda s: _timestamp(s.last_success),
     ),
     ("failing", "1 if the last round failed.", lambda s: float(s.failing_since is not None)),
-    ("unpublished_transactions", "Transactions that wait to be published.", lambda s: s.observed.unpublished),
+    (
+        "unpublished_transactions",
+        "Pending transactions: committed, but not published.",
+        lambda s: s.observed.unpublished,
+    ),
     ("retained_bytes", "Log that a PostgreSQL server keeps for the slot.", lambda s: s.observed.retained_bytes),
     ("free_bytes", "Free space where the replica or farm is.", lambda s: s.observed.free_bytes),
     (
@@ -62,7 +66,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
     ),
     (
         "publisher_seen_timestamp_seconds",
-        "When the publisher of a database was last there.",
+        "When the publisher of a database last reported.",
         lambda s: _timestamp(s.observed.entry.seen if s.observed.entry else None),
     ),
 )
@@ -85,7 +89,7 @@ def _first(*values: int | None) -> int | None:
 
 
 class _Standings:
-    """Renders the board whenever somebody asks."""
+    """Renders the board on each request."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -101,7 +105,7 @@ class _Standings:
                 if count := standing.failures.get(name):
                     failures.add_metric((standing.item, standing.work, name), count)
         yield failures
-        states = StateSetMetricFamily("dbfarm_state", "How a database is, as wlc list says it.", labels=("item",))
+        states = StateSetMetricFamily("dbfarm_state", "State of a database, as in wlc list.", labels=("item",))
         for standing in standings:
             if (entry := standing.observed.entry) is not None:
                 states.add_metric((standing.item,), {state: state == entry.state for state in STATES})
@@ -127,18 +131,18 @@ def _counters(standings: Sequence[WorkStanding]) -> Iterator[Metric]:
 
 
 class Exposition:
-    """The metrics of a board, in the forms that Prometheus reads."""
+    """The metrics of a board, in Prometheus' formats."""
 
     def __init__(self, board: Board) -> None:
         self._standings = _Standings(board)
 
     def answer(self, accept: str) -> tuple[bytes, str]:
-        """Return the text and its type: OpenMetrics for those who accept it."""
+        """Return the text and its type: OpenMetrics if the client accepts it."""
         encode, kind = choose_encoder(accept)
         return encode(self._standings), kind
 
     def write(self, file: Path) -> None:
-        """Write the text for a textfile collector, which never sees half of it.
+        """Write the text for a textfile collector, atomically.
 
         Raises:
             OSError: It cannot be written.
@@ -152,13 +156,13 @@ class Exposition:
 
 
 def reader(url: Callable[[], str], options: Mapping[str, Any] | None, into: str, standing: WorkStanding) -> Observed:
-    """Look at how far a replica, feed or relay is behind the farm, whether or not its rounds go well.
+    """Measure the lag of a replica, feed or relay behind the farm, even if its rounds fail.
 
     Args:
         url: Folder of the database in the farm.
         options: Options of the farm's file system.
-        into: Where the replica is.
-        standing: Where it stands.
+        into: The replica's place.
+        standing: Its state.
     """
     free = free_bytes(into)
     if standing.tick is None:
@@ -168,19 +172,19 @@ def reader(url: Callable[[], str], options: Mapping[str, Any] | None, into: str,
 
 
 def master(source: str, options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
-    """Look at what a master has not published, and what its server keeps for that."""
+    """Measure the pending transactions of a master, and the log that its server retains for them."""
     found = wlc.status(source, storage_options=options)
     free = free_bytes(found.farm)
     return Observed(None, None, found.unpublished, found.retained_bytes, free, found.tick)
 
 
 def site(source: str, _: WorkStanding) -> Observed:
-    """Look at the disk of a site's file; only a round opens the file."""
+    """Measure the free space of a site's disk; only a round opens the file."""
     return Observed(free_bytes=free_bytes(source))
 
 
 def database(url: Callable[[], str], options: Mapping[str, Any] | None, _: WorkStanding) -> Observed:
-    """Look at a database of a farm."""
+    """Measure the state of a database of a farm."""
     place = url()
     entry = entry_of(place, place.rpartition("/")[2], options=options)
     return Observed(free_bytes=free_bytes(place), tick=entry.tick, entry=entry)
