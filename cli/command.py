@@ -1,4 +1,4 @@
-"""What all commands share: `--json`, `--verbose`, and how they report errors."""
+"""Shared parts of all commands: `--json`, `--verbose`, and the report of errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
-# What is typed for one of these is a path, a URL, or the name of a database.
+# The value of these arguments is a path, a URL, or the name of a database.
 PLACES = frozenset({"DB", "DB|SOURCE|TARGET", "FARM", "MASTER", "OUTPUT", "SITE", "SOURCE", "TARGET", "URL"})
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -91,7 +91,7 @@ def command(
         app: The program.
         path: What is typed for the command behind the program: `status`, or `site join` in a group.
         example: Arguments and options with which `--help` shows the command.
-        goes_on: It runs until a signal ends it, and writes a log. One that has an option `--follow` does so with it.
+        goes_on: It runs until a signal, and writes a log. A command with an option `--follow` does so with it.
         ends_with: Options with which a command that goes on ends at once.
     """
     *group, named = path.split()
@@ -135,7 +135,7 @@ def command(
         parameters = [*signature.parameters.values(), *shared]
         vars(run)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        del run.__wrapped__  # It would lead back to the signature without the shared options.
+        del run.__wrapped__  # It leads to the signature without the shared options.
         summary = inspect.getdoc(function) or ""
         place.command(
             named,
@@ -149,18 +149,18 @@ def command(
 
 
 def _is_place(annotation: Any) -> bool:
-    return any(getattr(told, "metavar", None) in PLACES for told in getattr(annotation, "__metadata__", ()))
+    return any(getattr(mark, "metavar", None) in PLACES for mark in getattr(annotation, "__metadata__", ()))
 
 
 def _refuse_connection_strings(typed: Iterable[object]) -> None:
-    """Refuse logins where a path or a URL is needed, before any message can repeat them."""
+    """Refuse a login instead of a path or URL, before any message can repeat it."""
     for given in typed:
         for each in given if isinstance(given, list) else [given]:
             refuse_connection_string(str(each or ""))
 
 
 def _refuse_memory(options: Mapping[str, object]) -> None:
-    """Refuse a farm in memory, which would be gone when the command ends."""
+    """Refuse a farm in memory, which ends with the command."""
     by_default = os.environ.get("WLC_FARM") if options.get("farm", "") is None else None
     for given in (*options.values(), by_default):
         if isinstance(given, str) and given.lower().startswith("memory://"):
@@ -170,13 +170,13 @@ def _refuse_memory(options: Mapping[str, object]) -> None:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show warnings of `wlc` and `wlr` on one line each, like errors, instead of with a place in the source."""
-    told: set[str] = set()
+    """Show each warning of `wlc` and `wlr` on one line, like errors, without its place in the source."""
+    shown: set[str] = set()
 
-    def tell(message: Warning | str, *_: object, **__: object) -> None:
-        if str(message) in told:
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) in shown:
             return
-        told.add(str(message))
+        shown.add(str(message))
         if is_logging():
             log_warning(str(message))
         else:
@@ -185,7 +185,7 @@ def _plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = tell
+        warnings.showwarning = show
         yield
 
 
@@ -236,10 +236,10 @@ def diagnosis(error: BaseException) -> tuple[str, str | None, int]:
     if isinstance(error, FarmError):
         return error.message, error.hint, error.exit_code
     if isinstance(error, BrokenPipeError):
-        # The reader of the output has closed it. Without this, the interpreter would complain again at its exit.
+        # The reader has closed the output. Without this, the interpreter reports the error again at its exit.
         sys.stdout = None
         return "", None, EXIT_OTHER
-    # DuckDB's own errors stem from the user's SQL. Importing duckdb only to name their class would slow every command.
+    # The user's SQL causes DuckDB's own errors. Importing duckdb only to name their class would slow every command.
     if type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb"}:
         return str(error), None, EXIT_OTHER
     if isinstance(error, OSError):
@@ -268,9 +268,9 @@ def _named(app: typer.Typer, words: Sequence[str]) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; wrong usage, too, is reported as a message and a hint."""
+    """Run a command line and return its exit code; report wrong usage, too, as a message and a hint."""
     if logging.lastResort is not None:
-        # It writes warnings of the library to standard error.
+        # This logger writes warnings of the library to standard error.
         logging.lastResort.setFormatter(_PrintableFormatter())
     with interruptible():
         try:

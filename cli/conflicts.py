@@ -34,12 +34,12 @@ def rule(
         str,
         typer.Option(
             metavar="READS",
-            help="With epoch_trans: which reads count, too. exclusive: of SELECT … FOR UPDATE or FOR SHARE; shared:"
+            help="With epoch_trans: reads that count, too. exclusive: of SELECT … FOR UPDATE or FOR SHARE; shared:"
             " of every SELECT of one table; none.",
         ),
     ] = "none",
     column: Annotated[
-        str, typer.Option(metavar="C", help="With max and old and their relatives: the whole number that is compared.")
+        str, typer.Option(metavar="C", help="With the rules of max and old: the whole number that is compared.")
     ] = "",
     add: Annotated[
         list[str] | None,
@@ -75,7 +75,7 @@ def _named(value: object, column: str) -> object:
 
 
 def _refuse_options(db: str, table: str | None, *, site: str, reads: str, column: str, add: list[str] | None) -> None:
-    """Refuse what belongs to a rule, where only the rules are shown."""
+    """Refuse options of a rule where the rules are only shown."""
     if site or column or add or reads != "none":
         raise InvalidError(
             "the options belong to a rule, and none is given", hint=f"wlc site rule {db} {table or 'TABLE'} RULE …"
@@ -92,7 +92,7 @@ def exceptions(
     db: Database,
     table: Annotated[str | None, typer.Option(metavar="TABLE", help="Only rows of this table.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was rejected then or later: '2026-03-01 12:00'.")
+        str | None, typer.Option(metavar="TIME", help="Only rows rejected then or later: '2026-03-01 12:00'.")
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only show how many there are.")] = False,
     resubmit: Annotated[
@@ -104,7 +104,7 @@ def exceptions(
 ) -> Report:
     """Show rejected rows, and why they were rejected.
 
-    A site rejects rows of others, and the primary rejects rows of the site; both are shown.
+    A site rejects rows of other sites, the primary rejects rows of the site; both are shown.
     """
     import wlc
 

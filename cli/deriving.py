@@ -44,7 +44,7 @@ def derive(
 
     It has a log of its own, and other values where they are masked.
 
-    Only tables that are named pass. The first round needs the choice, later ones remember it.
+    Only named tables are published. The first round needs the choice, later ones remember it.
     """
     import wlr
 

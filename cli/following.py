@@ -1,4 +1,4 @@
-"""Commands that do one round, or with `--follow` one after the other until a signal ends them."""
+"""Commands that do one round, or with `--follow` rounds until a signal ends them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def in_rounds(
     reads: Callable[[_Done], str] = lambda _: "",
     is_over: Callable[[_Done], object] = lambda _: False,
 ) -> Iterator[Report]:
-    """Do one round, or with `follow` rounds until SIGINT or SIGTERM, or until there is no more to do.
+    """Do one round, or with `follow` rounds until SIGINT or SIGTERM, or until `is_over`.
 
-    All rounds are equal. What cannot be reached now, or is not there, is reported once and tried again after 1 s, 2 s,
-    … at most 60 s: it may be a disk that is not mounted.
+    If a place is unreachable or missing, such as an unmounted disk, the failure is reported once and the round is
+    retried after 1 s, 2 s, … at most 60 s.
 
     Args:
         do_round: One round.
-        shown: What there is to say of a round: of the first that succeeds, and of later ones with news.
+        shown: Makes the report of a round: of the first that succeeds, and of later ones with news.
         follow: Go on after the first.
-        has_news: Says whether a round did anything.
+        has_news: Returns whether a round did anything.
         beat_s: Longest time until the next round, seconds, given the last one that succeeded.
         reads: URL of the database's folder that the rounds read: if it is local, a new log file begins a round at once.
-        is_over: Says whether a round was the last one.
+        is_over: Returns whether a round was the last one.
     """
     done: _Done
     is_first = True
@@ -61,10 +61,10 @@ def in_rounds(
 
 
 def _tell(error: Exception, *, is_new: bool) -> Any:
-    """Report a failure, and return what the round did nevertheless."""
+    """Report a failure, and return the part of the round that succeeded."""
     if has_ended(error):
         raise error
-    # The farm comes back, and the next round goes on where this one stands.
+    # The next round resumes here when the farm is back.
     if is_new:
         explain(error)
     return _done(error) if isinstance(error, FarmError) and error.done else None

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end every command, also one in the background, where a shell lets SIGINT be ignored."""
+"""Ctrl-C and SIGTERM end every command, also one in the background, whose shell sets SIGINT to be ignored."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
-# The signals that this command received. An error that follows one is its effect, whatever its class: DuckDB, for
-# example, reports an interrupted query as a RuntimeError.
+# The signals that this command received. The signal causes the error that follows, of any class: DuckDB, for example,
+# reports an interrupted query as a RuntimeError.
 _received: list[signal.Signals] = []
 # Whether a signal is the regular end of the command.
 _is_regular_end = threading.Event()
@@ -43,29 +43,29 @@ def _interrupt(number: int, _: object) -> NoReturn:
 
 
 def received(error: BaseException) -> signal.Signals | None:
-    """Return the signal that an error stems from, None if there was none."""
+    """Return the signal that caused an error, None if there was none."""
     if _received:
         return _received[0]
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
 
 
 def note_reported() -> None:
-    """Note that the user was told of the signal."""
+    """Note that the signal was reported to the user."""
     _is_reported.set()
 
 
 def is_silent() -> bool:
-    """Say whether a signal ended the command and nobody has said so, as happens while typer reads the arguments."""
+    """Return whether a signal ended the command without a report, as happens while typer reads the arguments."""
     return bool(_received) and not _is_reported.is_set() and not _is_regular_end.is_set()
 
 
 def go_on_until_interrupted() -> None:
-    """Declare that the command goes on until a signal ends it: its exit code is 0 then."""
+    """Declare that a signal is the regular end of the command: its exit code is 0 then."""
     _is_regular_end.set()
 
 
 def has_ended(error: BaseException) -> bool:
-    """Say whether an error is how a command ended that goes on until a signal."""
+    """Return whether an error is the regular end of a command that runs until a signal."""
     return _is_regular_end.is_set() and received(error) is not None
 
 

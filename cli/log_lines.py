@@ -1,4 +1,4 @@
-"""Log lines of commands that go on for long: one for each change, with its time, as text or as JSON."""
+"""Log lines of long-running commands: one for each change, with its time, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 TEXT, JSON = "text", "json"
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but warnings and errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors.")]
 LogFormat = Annotated[
     str | None, typer.Option("--log-format", metavar="FORMAT", help="Form of log lines: text (default) or json.")
 ]
 
-# Everything that is said while a log is written is a record of this logger or of those of the packages.
+# While a log is written, every message is a record of this logger or of the packages' loggers.
 _log = logging.getLogger("wlr")
 _LOGGERS = ("wlc", "wlr")
 _handlers: list[logging.Handler] = []
 
 
 def is_logging() -> bool:
-    """Say whether what happens is written to a log, and not shown to a person who waits."""
+    """Return whether messages go to a log, not to a person who waits."""
     return bool(_handlers)
 
 
 @contextmanager
 def logging_to_stderr(form: str | None, *, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
-    """Write what `wlc` and `wlr` report meanwhile as log lines.
+    """Write all reports of `wlc` and `wlr` as log lines.
 
     Args:
         form: "text" or "json"; text if omitted.
@@ -72,7 +72,7 @@ def logging_to_stderr(form: str | None, *, quiet: bool = False, verbose: bool = 
 
 
 def log_report(subject: str, report: Report) -> None:
-    """Write what a round has done as one line."""
+    """Write the result of a round as one line."""
     _log.info("%s", subject, extra={"facts": _facts(report)})
 
 
@@ -87,7 +87,7 @@ def log_error(message: str, hint: str | None, error: BaseException) -> None:
 
 
 def _facts(report: Report) -> Mapping[str, object]:
-    """Name what a report says; what is absent, false or nothing is no news."""
+    """Write a report's values with their names; absent, false and empty values are left out."""
     if isinstance(report, Value):
         return {report.name: report.value}
     if isinstance(report, Lines):
@@ -116,7 +116,7 @@ class _Line(logging.Formatter):
 
 
 class _TextLine(_Line):
-    """`2026-11-23T16:47:08.123Z info replica copy: tick 42, transactions 3`; one line, whatever the message holds."""
+    """`2026-11-23T16:47:08.123Z info replica copy: tick 42, transactions 3`; always one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts, hint = getattr(record, "facts", None), getattr(record, "hint", None)

@@ -1,6 +1,6 @@
 """Arguments and options of several commands: the same name and explanation everywhere.
 
-Options that choose rows, columns and values.
+Options that filter rows, columns and values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MaskKey = Annotated[
     str | None, typer.Option(metavar="FILE", help="File with the key of hashes; only its path is remembered.")
 ]
 ChangeFilters = Annotated[
-    bool, typer.Option("--change-filters", help="Tables that these options name get them instead of their filters.")
+    bool, typer.Option("--change-filters", help="Replace the filters of the tables that these options name.")
 ]
 
 
@@ -46,7 +46,7 @@ Database = Annotated[
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: a DuckDB file, a folder, or a URL.")]
 Farm = Annotated[
     str | None,
-    # The variable is read where a bare name is looked up: a source knows its farm, whatever the variable says.
+    # The variable applies to bare names only: a source remembers its farm.
     typer.Option("--farm", metavar="URL", help="Directory or bucket that holds the databases; default is WLC_FARM."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")]
@@ -57,7 +57,7 @@ StorageOptions = Annotated[
 
 
 def takes(declaration: type, *, before: str) -> Callable[[Any], Any]:
-    """Give a command with `**options` the options of a declaration, which `--help` lists before another one."""
+    """Give a command with `**options` the options of a declaration, which `--help` lists before another option."""
 
     def decorate(function: Any) -> Any:
         signature = inspect.signature(function, eval_str=True)
@@ -78,7 +78,7 @@ def _default(option: Option) -> object:
 
 
 def _annotation(option: Option) -> Any:
-    """Return what typer reads of an option: its type as text, list or number, its names and its meaning."""
+    """Return typer's description of an option: its type as text, list or number, its names and its help."""
     names = option.flag
     kind: Any = str | None
     if option.has_opposite:
@@ -143,10 +143,10 @@ def _put(options: dict[str, object], path: list[str], value: object) -> None:
     for key in path[:-1]:
         inner = options.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise InvalidError(f"--storage-option {key} is given a value and a part of it", hint="give one of the two")
+            raise InvalidError(f"--storage-option {key} has a value and options inside it", hint="give one of the two")
         options = inner
     if isinstance(options.get(path[-1]), dict):
-        raise InvalidError(f"--storage-option {path[-1]} is given a value and a part of it", hint="give one of the two")
+        raise InvalidError(f"--storage-option {path[-1]} has a value and options inside it", hint="give one of the two")
     options[path[-1]] = value
 
 

@@ -1,6 +1,6 @@
-"""How a command shows its answer: a rich table on a terminal, plain text in a pipe, JSON for programs.
+"""Output of commands: a rich table on a terminal, plain text in a pipe, JSON for programs.
 
-Numbers and times as sentences and tables of a terminal have them.
+Numbers and times as people read them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def short(name: str, value: object) -> object:
-    """Write a value as `in_words` does, for a cell of a table: of a time only how long ago it was."""
+    """Write a value as `in_words` does, for a cell of a table; a time is written as its age."""
     if isinstance(value, datetime) and (past := utc_now() - value) >= timedelta(0):
         return f"{duration(past)} ago"
     return None if is_absent(value) else in_words(name, value)
@@ -37,7 +37,7 @@ def counted(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class Value:
-    """One answer; plain output is the bare value, so that a script can use it without cutting."""
+    """One value; plain output is the bare value, which a script can use as it is."""
 
     name: str
     value: object
@@ -45,14 +45,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Lines:
-    """Several answers of one kind, each on its own line."""
+    """Several values of one kind, each on its own line."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a command has done, said in a sentence; JSON shows the values."""
+    """The result of a command as a sentence; JSON shows the values."""
 
     said: str
     values: Mapping[str, object]
@@ -74,11 +74,11 @@ class Listing:
         columns: Their names.
         rows: May be an iterator, which is read once.
         null: Text of an absent value.
-        whole: What JSON shows in their stead.
-        on_terminal: Makes of the rows what a person sees on a terminal in their stead.
+        whole: JSON shows this instead of the rows.
+        on_terminal: Makes the listing that a terminal shows instead of the rows.
         elastic: Columns that are cut, in this order, so that a line fits the width of a terminal.
-        cut_before: Elastic columns of which the end is kept, as of paths.
-        notes: What a terminal shows below the rows.
+        cut_before: Elastic columns that keep their end, such as paths.
+        notes: Lines below the rows on a terminal.
     """
 
     columns: Sequence[str]
@@ -108,7 +108,7 @@ class Numbers(tuple[int, ...]):
 
 Report = Value | Lines | Sentence | Fields | Listing
 
-# Control characters, which a terminal obeys, and those that change the direction of text; not tab and new line.
+# Control characters that a terminal obeys or that change the direction of text; not tab and new line.
 _CONTROLS = {
     number: f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
     for number in (
@@ -128,7 +128,7 @@ def printable(line: str) -> str:
 
 
 def printable_rows(text: str, *, is_json: bool) -> str:
-    """Write control characters of many lines as escapes, those of JSON so that its values stay the same."""
+    """Write control characters of many lines as escapes; in JSON as JSON's own, so that values stay the same."""
     return text.translate(_CONTROLS_IN_JSON if is_json else _CONTROLS)
 
 
@@ -144,13 +144,13 @@ def record(value: Any) -> Fields:
 
 
 def for_person(found: Any, wrong: Collection[str], unknown: Collection[str] = ()) -> Fields:
-    """Report a dataclass field by field; on a terminal, a person sees it in units, without what is absent.
+    """Report a dataclass field by field; a terminal shows units and leaves absent values out.
 
     Args:
         found: The dataclass.
-        wrong: Names of fields that say what is wrong, or out of the ordinary, unless they are absent or false. They
-            come first, in this order.
-        unknown: Names of fields whose absence says that they could not be found out.
+        wrong: Names of fields that report a fault or an unusual state if they have a value. They come first, in this
+            order.
+        unknown: Names of fields that are unknown, and not inapplicable, if they are absent.
     """
     plain_ = record(found)
 
@@ -166,13 +166,13 @@ def for_person(found: Any, wrong: Collection[str], unknown: Collection[str] = ()
 def in_columns(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, elastic: Sequence[str], whole: object = None
 ) -> Listing:
-    """List things of which each has a line; on a terminal, in units, and without columns in which nothing is.
+    """List things, one per line; a terminal shows units and leaves empty columns out.
 
     Args:
-        columns: Their names say the units.
-        rows: A line each.
+        columns: Names, with units.
+        rows: One line each.
         elastic: Columns of paths, which may be cut.
-        whole: What JSON shows in the stead of the rows.
+        whole: JSON shows this instead of the rows.
     """
 
     def shown(found: Sequence[Sequence[object]]) -> Listing:
@@ -184,7 +184,7 @@ def in_columns(
 
 
 def with_units(report: Fields) -> Fields:
-    """Show facts as a person reads them; an empty list of problems says that there are none."""
+    """Show facts as a person reads them; an empty list of problems becomes "none"."""
     there = {name: v for name, v in report.values.items() if not is_absent(v) or isinstance(v, tuple | Mapping)}
     return Fields({label(name): in_words(name, value) for name, value in there.items()})
 
@@ -325,7 +325,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-# An elastic column is not made narrower than this, unless all of them together are still too wide.
+# Least width of an elastic column, unless all of them together are still too wide.
 _ELASTIC_MIN = 12
 
 
@@ -345,7 +345,7 @@ def _write_fitting(listing: Listing, out: TextIO) -> None:
         if surplus > 0:
             widths[name] = max(widths[name] - surplus, min(widths[name], _ELASTIC_MIN))
     if listing.cut_before and sum(widths.values()) + 2 * (len(widths) - 1) > console.width:
-        # Half a word of each column says nothing: each thing gets lines of its own.
+        # Columns cut to half a word are useless: show each row as its own block of lines.
         for row in zip(*(column[1:] for column in columns), strict=True):
             _write_rich(Fields({name: cell for (name, *_), cell in zip(columns, row, strict=True) if cell}), out)
         return
@@ -362,7 +362,7 @@ def _write_fitting(listing: Listing, out: TextIO) -> None:
 
 
 _REMEDY = "remedy"
-# How the words of a column `state` look; the word says the same without a colour.
+# Styles of the words in a column `state`.
 _STYLES = {
     **dict.fromkeys(("ok", "good", "active"), "green"),
     **dict.fromkeys(("quiet", "stopped", "inactive"), "dim"),

@@ -1,6 +1,6 @@
-"""Commands of `wlc` that show everything: the databases of a farm, who reads one, and what is wrong.
+"""Commands of `wlc` that give an overview: the databases of a farm, the readers of a database, and faults.
 
-The command `wlc log`: what was published, transaction by transaction.
+The command `wlc log`: the published transactions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def log(
         str | None, typer.Option(metavar="A:B", help="Only these transactions, both ends included.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was committed since: 9:00, yesterday, '10m ago'.")
+        str | None, typer.Option(metavar="TIME", help="Only those committed since: 9:00, yesterday, '10m ago'.")
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="T", help="Only this table, as t or schema.t.")] = None,
     what: Annotated[
@@ -81,7 +81,7 @@ def log(
 
 
 def _or_warned(found: Iterable[LogEntry], database: FarmDatabase, choice: LogChoice) -> Iterator[LogEntry]:
-    """Go through entries; if there is none and no transaction names the table, say which one may have been meant."""
+    """Go through entries; if there is none and no transaction names the table, suggest one that does."""
     from wlc.farm import history
 
     is_empty = True
@@ -105,7 +105,7 @@ def _row(entry: LogEntry) -> tuple[object, ...]:
 
 
 def _short(rows: Sequence[Sequence[Any]]) -> Listing:
-    """Leave out the batch, write local times and both numbers of rows in one column."""
+    """Leave out the batch, write local times, and put both numbers of rows into one column."""
     times = format_short([row[3] for row in rows])
     return Listing(
         (
@@ -139,28 +139,26 @@ def list_databases(
         str | None,
         typer.Argument(metavar="FARM", envvar="WLC_FARM", help="Directory or bucket; default is dbfarm/ here."),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="End with exit code 9 if a database needs someone to look at it.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="End with exit code 9 if a database needs attention.")] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Say how each database of a farm is, and why.
 
     It also shows the last commit, slowest reader, last checks and size.
 
-    States: ok: the publisher is there. quiet: it closed, or has never reported. stopped: wlc stop. What needs someone
-    is unreadable, damaged, failing (it cannot publish), silent (it died), late (see wlc beat --expect-every), or behind
-    (a reader makes no progress).
+    States: ok: the publisher runs. quiet: it closed, or has never reported. stopped: wlc stop. A database needs
+    attention if it is unreadable, damaged, failing (the publisher cannot publish), silent (the publisher died), late
+    (see wlc beat --expect-every), or behind (a reader makes no progress).
     """
     import wlc
 
     found = wlc.databases(farm, storage_options=storage_options(storage_option))
     if not found:
-        # A bucket has no folders: a mistyped one looks as an empty farm does.
+        # A bucket has no folders: a mistyped URL looks like an empty farm.
         warnings.warn(f"{farm or 'dbfarm'} holds no database; check its URL", stacklevel=2)
     rows: list[tuple[object, ...]] = [
         (
-            *(each.database, each.kind, each.state, each.clock, each.lag_s, each.can_go_back_to),
+            *(each.database, _kind(each), each.state, each.clock, each.lag_s, each.can_go_back_to),
             *(each.verified, each.drilled, each.bytes, each.why),
         )
         for each in found
@@ -172,8 +170,12 @@ def list_databases(
         raise ExceededError(listed, hint=next((each.remedy for each in wrong if each.remedy), None))
 
 
+def _kind(entry: FarmEntry) -> str | None:
+    return None if entry.kind == "database" else entry.kind
+
+
 def _at_a_glance(found: Sequence[FarmEntry]) -> Listing:
-    """Show ages instead of times, and below the table why something is wrong."""
+    """Show ages instead of times, and the causes of faults below the table."""
     now = utc_now()
 
     def age(time: datetime | None) -> str | None:
@@ -181,7 +183,7 @@ def _at_a_glance(found: Sequence[FarmEntry]) -> Listing:
 
     rows = [
         (
-            *(each.database, None if each.kind == "database" else each.kind, each.state, age(each.clock)),
+            *(each.database, _kind(each), each.state, age(each.clock)),
             None if each.lag_s is None else longest_unit(timedelta(seconds=each.lag_s)),
             *(age(each.can_go_back_to), age(each.verified), age(each.drilled)),
             None if each.bytes is None else format_bytes(each.bytes),
@@ -237,7 +239,7 @@ def doctor(
 
     It checks versions, keys, store, rights, clocks, free space, beat and registrations.
 
-    Ends with exit code 9 when something is wrong. The store is tested by writing a small object and deleting it.
+    Ends with exit code 9 if a check fails. It tests the store by writing a small object and deleting it.
     """
     import wlr
 
@@ -250,7 +252,7 @@ def doctor(
 
 
 def _with_remedies(rows: Sequence[Sequence[Any]]) -> Listing:
-    """Show each command that mends something on a line of its own, so that it can be copied."""
+    """Show each remedy on its own line, so that it can be copied."""
     notes = [f"{check}: {remedy}" for check, _, _, remedy in rows if remedy]
     return Listing(CHECKUP_COLUMNS[:3], [row[:3] for row in rows], null="-", notes=notes)
 
@@ -267,11 +269,11 @@ def report(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Write a page about a database, and what to do.
+    """Write a page about a database, and remedies.
 
     It shows delays, growth, snapshots and readers, and works without a network.
 
-    With --json, the answer is everything that the page shows.
+    --json answers with all values of the page.
     """
     import wlr
 

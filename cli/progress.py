@@ -1,4 +1,4 @@
-"""What a command shows while it works: nothing for a second, then a bar on a terminal or a line every ten seconds."""
+"""Progress of a command: nothing for a second, then a bar on a terminal or a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _is_quiet = threading.Event()
 
 @contextmanager
 def without_progress(*, wanted: bool) -> Iterator[None]:
-    """Show no progress meanwhile, if that is wanted."""
+    """Show no progress in this context if `--quiet` asks for it."""
     if wanted:
         _is_quiet.set()
     try:
@@ -56,7 +56,7 @@ def working(what: str, place: object = "") -> Iterator[Advance]:
         A function that reports progress; without a call the bar shows only the time.
     """
     if is_logging() or _is_quiet.is_set():
-        # A log says what has changed, and nothing else.
+        # A log reports changes only.
         yield lambda *_: None
         return
     name = without_password(str(place)).rstrip("/").rpartition("/")[2]
@@ -73,7 +73,7 @@ def working(what: str, place: object = "") -> Iterator[Advance]:
 
 
 class _Course:
-    """What is known of a work: how much is done, how fast, and for how long it will last.
+    """Progress of one task: done, speed, and time left.
 
     Args:
         now: A clock that never goes back, in seconds.
@@ -87,13 +87,13 @@ class _Course:
 
     def note(self, done: int, total: int, what: str) -> None:
         """Note that `done` of `total` units are finished."""
-        # Another part of the work counts other units.
+        # Another part of the task counts other units.
         if self._began is None or done < self.done or total != self.total:
             self._began, self._first = self._now(), done
         self.done, self.total, self.what = done, total, what
 
     def __str__(self) -> str:
-        """Return percent, rows and bytes a second, and the time that is left, of what is known."""
+        """Return percent, rows and bytes a second, and the time left, as far as known."""
         seconds = 0.0 if self._began is None else self._now() - self._began
         facts = [f"{100 * self.done // self.total} %"] if self.total else []
         rows, size = getattr(self.what, "rows", None), getattr(self.what, "bytes", None)
@@ -159,7 +159,7 @@ class _Lines:
         self._what = what
         self._now = now
         self._course = _Course(now)
-        # Nothing before `start` has said what goes on.
+        # `start` was not called, so that the first line names the task.
         self._next_line_s = float("inf")
 
     def start(self) -> None:
@@ -174,4 +174,4 @@ class _Lines:
             self._next_line_s = self._now() + LINE_EVERY_S
 
     def stop(self) -> None:
-        """Do nothing: there is nothing to remove from the screen."""
+        """Do nothing: lines stay."""

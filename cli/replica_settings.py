@@ -18,7 +18,7 @@ from wlr.engine.adapters import locate as place_of
 from .options import StorageOptions, Target, beat_of, storage_options
 from .output import Report, Sentence, Value, for_person
 
-# What says in a status that something is wrong, or left by its owner in a state that lasts.
+# Fields of a status that report a fault, or a state that lasts until the owner ends it.
 _WRONG = ("failure", "is_paused", "is_unlocked", "accepted", "dropped", "left_out")
 
 
@@ -39,15 +39,15 @@ def status(
 
 
 def _check_lag(target: str, lag_s: float | None, lag_transactions: int | None, most: timedelta) -> None:
-    """Refuse a lag above the limit, and one that is not known.
+    """Refuse a lag above the limit, and an unknown lag.
 
     Raises:
-        ExceededError: It is.
+        ExceededError: The lag is above the limit, or unknown.
     """
     place = place_of(target)
     if lag_s is None:
         why = "its farm cannot be read" if lag_transactions is None else "it holds no transaction yet"
-        raise ExceededError(f"how far {place} is behind is not known: {why}", hint=f"wlc doctor {shlex.quote(target)}")
+        raise ExceededError(f"the lag of {place} is unknown: {why}", hint=f"wlc doctor {shlex.quote(target)}")
     if lag_s > most.total_seconds():
         raise ExceededError(
             f"{place} is {format_age(timedelta(seconds=ceil(lag_s)))} ({lag_transactions} transactions) behind, more"
@@ -73,14 +73,14 @@ def beat(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show or set how often --follow looks for new log files."""
+    """Show or set how often --follow checks for new log files."""
     beat_s = wlr.beat(target, beat_of(seconds), storage_options=storage_options(storage_option))
     often = f"every {format_age(timedelta(seconds=beat_s))}" if beat_s else "all the time"
     return Sentence(f"With --follow, {place_of(target)} looks for new log files {often}.", {"beat_s": beat_s})
 
 
 def pause(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a replica or a feed stay where it is, until resumed.
+    """Pause a replica or a feed, until resumed.
 
     It stays there also for cron and --follow, until wlr replica resume.
     """
@@ -90,7 +90,7 @@ def pause(target: Target, storage_option: StorageOptions = None) -> Report:
 
 
 def resume(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a paused replica or feed go on with its next round."""
+    """Resume a paused replica or feed with its next round."""
     wlr.resume(target, storage_options=storage_options(storage_option))
     return Sentence(f"{place_of(target)} goes on with its next round.", {"is_paused": False})
 
@@ -118,7 +118,7 @@ def drop(target: Target, storage_option: StorageOptions = None) -> Report:
     What else is in the file stays.
     """
     forgotten = wlr.drop(target, storage_options=storage_options(storage_option))
-    known = "and its farm has forgotten it" if forgotten else "but its farm was not told: wlc farm forget DB ID"
+    known = "and its farm has forgotten it" if forgotten else "but its farm still lists it: wlc farm forget DB ID"
     return Sentence(f"{place_of(target)} holds no replica any more, {known}.", {"is_forgotten": forgotten})
 
 

@@ -1,4 +1,4 @@
-"""Commands of `wlc` on what is kept: retention, tags, pruning."""
+"""Commands of `wlc` on retention, tags and pruning."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 def retention(
     db: Database,
     keep: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Every transaction of this long can be gone back to: 30d.")
+        str | None, typer.Option(metavar="AGE", help="Keep every state of this period restorable: 30d.")
     ] = None,
     keep_daily: Annotated[
-        int | None, typer.Option("--keep-daily", metavar="N", min=0, help="And before, one snapshot of each of N days.")
+        int | None,
+        typer.Option("--keep-daily", metavar="N", min=0, help="Before it, one snapshot per day, for N days."),
     ] = None,
     keep_weekly: Annotated[
         int | None,
-        typer.Option("--keep-weekly", metavar="N", min=0, help="And before those, one snapshot of each of N weeks."),
+        typer.Option("--keep-weekly", metavar="N", min=0, help="Before those, one snapshot per week, for N weeks."),
     ] = None,
     snapshot_every: Annotated[
         str | None,
-        typer.Option("--snapshot-every", metavar="AGE", help="Whoever publishes takes a snapshot so often; 0s: never."),
+        typer.Option("--snapshot-every", metavar="AGE", help="How often the publisher takes a snapshot; 0s: never."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Forget the policy.")] = False,
     farm: Farm = None,
@@ -104,7 +105,7 @@ def tag(
     if not delete:
         return _tags([wlc.tag(db, name, tick, farm=farm, storage_options=options)])
     if tick is not None:
-        message = f"tag {name} is deleted wherever it is"
+        message = f"tag {name} is deleted at any tick"
         raise InvalidError(
             message, hint=f"leave --tick out: wlc farm tag {shlex.quote(db)} {shlex.quote(name)} --delete"
         )
@@ -117,7 +118,7 @@ def _tags(found: list[wlc.Tag]) -> Listing:
     )
 
 
-# Days, and a length of time.
+# Default of --deadline, days, and of --keep-for, a length of time.
 _DEADLINE: float = 7
 _KEEP_FOR = "1h"
 
@@ -131,7 +132,7 @@ def prune(
     ] = _DEADLINE,
     keep_for: Annotated[
         str,
-        typer.Option("--keep-for", metavar="AGE", help="Keep what was the newest snapshot this long ago: 1h, 0s."),
+        typer.Option("--keep-for", metavar="AGE", help="Keep the newest snapshot of this long ago: 1h, 0s."),
     ] = _KEEP_FOR,
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -140,14 +141,14 @@ def prune(
 
     Policies, tags and registered readers keep what they need; the answer says which.
 
-    Without a policy (wlc retention) the newest snapshot and the log after it stay, and the command asks before.
+    Without a policy (wlc retention), the newest snapshot and the log after it stay, and the command asks first.
     """
     import wlc
 
     options, after = storage_options(storage_option), timedelta(days=deadline)
 
     def run(*, is_dry: bool, needs_policy: bool = False) -> wlc.Retention:
-        with working("deciding what nobody needs" if is_dry else "deleting what nobody needs"):
+        with working("planning" if is_dry else "deleting unneeded files"):
             return wlc.prune(
                 *(db, farm),
                 dry_run=is_dry,
@@ -176,15 +177,15 @@ def prune(
             "holding": tuple(replica.id for replica in found.holding),
             "held_bytes": found.held_bytes,
             "overdue": tuple(replica.id for replica in found.overdue),
-            "could_go_back_to": found.before.clock if found.before else None,
-            "can_go_back_to": found.after.clock if found.after else None,
+            "before": found.before.clock if found.before else None,
+            "after": found.after.clock if found.after else None,
             "reasons": found.reasons,
         }
     )
 
 
 def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
-    """Ask before something is deleted of a database without a policy.
+    """Ask before deleting files of a database without a policy.
 
     Args:
         db: As it was given.
@@ -195,13 +196,13 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
     batches, snapshots = len(found.delete_batches), len(found.delete_snapshots)
     typer.echo(
         f"This deletes {counted(batches, 'log file')} and {counted(snapshots, 'snapshot')},"
-        f" {format_bytes(found.delete_bytes)}. Now one can go back to {_shown(found.before)}, afterwards to"
+        f" {format_bytes(found.delete_bytes)}. Oldest restorable state before: {_shown(found.before)}; after:"
         f" {_shown(found.after)}.",
         err=True,
     )
     if not sys.stdin.isatty():
         raise InvalidError(
-            f"{db} has no policy of retention, so deleting this needs your agreement",
+            f"{db} has no policy of retention, so deleting these files needs your agreement",
             hint=f"wlc retention {place} --keep 30d keeps 30 days; or agree: {agreed}",
         )
     if not typer.confirm("Go on?", err=True):

@@ -1,6 +1,6 @@
 """Commands of `wlr` on the changes of rows: feed, changes, diff.
 
-The work of `wlr rows changes`: rounds of changes, written to a file, a pipe, or a terminal.
+`wlr rows changes` writes rounds of changes to a file, a pipe, or a terminal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChangesRequest:
-    """What the command was asked for."""
+    """The options of the command."""
 
     db: str
     table: str
@@ -59,7 +59,7 @@ class ChangesRequest:
         """Open the output and give the function that writes a round.
 
         Raises:
-            InvalidError: The options do not fit each other, or the output.
+            InvalidError: The options contradict each other, or do not fit the output.
         """
         # Importing Arrow takes longer than --help may.
         from wlr.reading.change_output import change_format, resume
@@ -93,12 +93,12 @@ class ChangesRequest:
             message = f"{out} exists: only --follow with --format jsonl goes on in a file"
             raise InvalidError(message, hint=f"--out {shlex.quote(str(other))}", path=out)
         if self.since is not None or self.is_whole:
-            message = f"{out} exists and says itself where to go on"
+            message = f"{out} exists and holds the position to continue from"
             raise InvalidError(message, hint="leave --since and --snapshot out", path=out)
 
 
 class _Rounds:
-    """Writes what is new, round by round."""
+    """Writes new changes, round by round."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Rounds:
         self._is_first = True
 
     def write(self) -> Report | None:
-        """Write what is new; report where the next one goes on if the output is a file."""
+        """Write new changes; if the output is a file, also report where the next round continues."""
         from wlr.reading.change_feed import ChangeFeed
 
         request, (farm, options) = self._request, self._place
@@ -134,18 +134,18 @@ class _Rounds:
         return Fields({"table": str(feed.name), "out": request.out, "last": self._since})
 
     def _note(self, tick: int) -> None:
-        """Note up to which tick all is written: a round that fails after it goes on there."""
+        """Note the last tick that is written whole: after a failure, the next round continues there."""
         self._since, self._is_first = tick, False
 
 
 def _is_begun(file: Path) -> bool:
-    """Say whether a file holds anything: a run that found no farm leaves an empty one."""
+    """Return whether a file holds anything: a run that found no farm leaves an empty file."""
     return file.exists() and file.stat().st_size > 0
 
 
 @contextmanager
 def _written(file: Path, *, is_kept: bool) -> Iterator[BinaryIO]:
-    """Open a file for writing; one that is not to grow appears when all of it is there."""
+    """Open a file for writing; a file that does not grow appears when it is complete."""
     if is_kept:
         with file.open("ab") as out:
             yield out
@@ -160,7 +160,7 @@ def _written(file: Path, *, is_kept: bool) -> Iterator[BinaryIO]:
 
 
 class _Terminal:
-    """Standard output of a person, which values of rows must not command."""
+    """Standard output on a terminal, with control characters of rows escaped."""
 
     def __init__(self, form: str) -> None:
         self._is_json = form == "jsonl"
@@ -237,13 +237,13 @@ def changes(
     table: Annotated[str, typer.Option(metavar="TABLE", help="schema.table, or a table of schema main.")],
     since: Annotated[
         str | None,
-        typer.Option(metavar="TICK|TIME", help="Only what was committed after it; default: all."),
+        typer.Option(metavar="TICK|TIME", help="Only changes committed after it; default: all."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TICK|TIME", help="Only what was committed up to it; default: the end.")
+        str | None, typer.Option(metavar="TICK|TIME", help="Only changes committed up to it; default: the end.")
     ] = None,
     snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="Begin with all rows at --since; without --since, with those of the end.")
+        bool, typer.Option("--snapshot", help="Begin with all rows as of --since; without --since, as of the end.")
     ] = False,
     format: ChangesFormat = None,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="A new file; default is standard output.")] = None,

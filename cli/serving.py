@@ -26,17 +26,15 @@ from .output import Listing, Report
 if TYPE_CHECKING:
     from wlr.service.settings import ServiceSettings
 
-Config = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="File that names everything; default is dbfarm.toml here.")
-]
-# How often the main thread looks whether everything goes on, if no watchdog wants it more often.
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file; default is dbfarm.toml here.")]
+# How often the main thread checks that every job runs, if no watchdog wants it more often.
 _LOOK_EVERY_S = 30.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(
     config: Config = Path("dbfarm.toml"),
-    check: Annotated[bool, typer.Option("--check", help="Only read CONFIG, and show what would be done.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only read CONFIG, and show the jobs.")] = False,
     listen: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Serve a page of each database, /metrics, /healthz there: :9188."),
@@ -57,10 +55,10 @@ def serve(
         Path | None, typer.Option(metavar="DIR", help="With --install: where to; default is /etc/systemd/system.")
     ] = None,
 ) -> Report | None:
-    """Run everything that CONFIG names, in one process.
+    """Run everything in CONFIG, in one process.
 
     It follows, publishes, takes snapshots, prunes, verifies and drills. SIGHUP reads CONFIG again; SIGTERM and Ctrl-C
-    finish what is being applied.
+    finish the step that is being applied.
     """
     from wlr.service.settings_file import read_settings
 
@@ -158,7 +156,7 @@ def _run(
 
 
 class _Wanted:
-    """The settings of a file, with an item for each database that its patterns match at present."""
+    """The settings of a file, with an item for each database that its patterns match now."""
 
     def __init__(self, given: ServiceSettings) -> None:
         self.change(given)
@@ -171,7 +169,7 @@ class _Wanted:
         self.has_changed()
 
     def has_changed(self) -> bool:
-        """Look for databases that are new or gone; a farm that is away changes nothing."""
+        """Find new and removed databases; an unreachable farm changes nothing."""
         from wlr.service.supervisor import log
         from wlr.service.wildcards import expanded
 
@@ -185,9 +183,9 @@ class _Wanted:
 
 @contextmanager
 def _signals() -> Iterator[Callable[[float], int | None]]:
-    """Give a function that waits for a signal, at most so many seconds; None if none came.
+    """Give a function that waits for a signal, at most so many seconds; it returns None without one.
 
-    A handler that touched locks could meet the main thread inside of them: signals come as bytes of a socket.
+    A handler that took a lock could deadlock with the main thread, so signals come as bytes of a socket.
     """
     reader, writer = socket.socketpair()
     with ExitStack() as stack:
@@ -204,7 +202,7 @@ def _signals() -> Iterator[Callable[[float], int | None]]:
                 received = [number for number in reader.recv(64) if number in _SIGNALS]
             except BlockingIOError:
                 return None
-            # Of several, one that ends the service counts.
+            # Of several signals, one that ends the service counts.
             return max(received, key=lambda number: number != signal.SIGHUP, default=None)
 
         yield wait
@@ -231,7 +229,7 @@ def _unit(config: Path, user: str | None, folder: Path | None, *, install: bool)
 
 
 def _program() -> str:
-    """Return the path of `wlr` that runs this code, or the one that the shell would find."""
+    """Return the path of the running `wlr`, or the one that the shell would find."""
     beside = Path(sys.executable).with_name("wlr")
     found = str(beside) if beside.is_file() else shutil.which("wlr")
     if found is None:

@@ -27,7 +27,7 @@ Site = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.")]
 
 def join(
     source: Source,
-    name: Annotated[str, typer.Option("--name", metavar="DB", help="The database, as the farm calls it.")],
+    name: Annotated[str, typer.Option("--name", metavar="DB", help="Name of the database in the farm.")],
     site: Annotated[str, typer.Option("--site", metavar="NAME", help="Name of the new site.")],
     farm: Farm = None,
     beat: Annotated[
@@ -41,10 +41,10 @@ def join(
         typer.Option("--from", metavar="SITE", help="Begin with the rows of this site. Default is the primary."),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Begin anew as a site that cannot go on; its file is set aside.")
+        bool, typer.Option("--again", help="Rejoin under the name of a site that cannot continue; its file is renamed.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --again: give up what nobody has taken without asking.")
+        bool, typer.Option("--yes", help="With --again: discard untaken transactions without asking.")
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -74,8 +74,10 @@ def join(
             except InvalidError as error:
                 if error.path != source:
                     raise
-                anew = f"wlc site join FILE {_place(name, farm)} --site {site}"
-                raise InvalidError(error.message, hint=f"name a file that is not there: {anew}", path=source) from error
+                rejoin = f"wlc site join FILE {_place(name, farm)} --site {site}"
+                raise InvalidError(
+                    error.message, hint=f"name a file that is not there: {rejoin}", path=source
+                ) from error
         return record(
             wlc.join(
                 source, name=name, site=site, farm=farm, beat_s=beat_of(beat), again=again, storage_options=options
@@ -86,7 +88,7 @@ def join(
 def _begun_anew(
     source: str, name: str, site: str, farm: str | None, options: dict[str, object] | None, *, yes: bool
 ) -> str | None:
-    """Set the file of a site aside that begins anew, having asked if something gets lost; returns its new name."""
+    """Rename the file of a site that rejoins, after asking if the site loses transactions; returns the new name."""
     import wlc
 
     if not yes:
@@ -102,12 +104,12 @@ def _place(name: str, farm: str | None) -> str:
 
 
 def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | None) -> None:
-    """Say what gets lost with a site that begins anew, and ask."""
+    """List what a site loses when it rejoins, and ask."""
     rows = ", ".join(f"{count} of {table}" for table, count in found.rows.items())
     published = f"{found.published} in its log {found.log}" + (f" (rows: {rows})" if rows else "")
     typer.echo(
-        f"Site {site} gives up what the primary has not taken. Transactions of its own: {published}. Transactions that"
-        f" are published nowhere: {found.unpublished}"
+        f"Site {site} discards what the primary has not taken. Its published transactions: {published}. Its unpublished"
+        f" transactions: {found.unpublished}"
         + (
             f" in its file, which becomes {found.kept_as}."
             if found.kept_as
@@ -118,7 +120,7 @@ def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | No
     command = f"wlc site join {shlex.quote(source)} {_place(name, farm)} --site {site} --again --yes"
     if not sys.stdin.isatty():
         raise InvalidError(
-            f"to begin anew, site {site} gives up what nobody has taken, which needs your agreement",
+            f"if site {site} rejoins, it discards untaken transactions, which needs your agreement",
             hint=f"take it first, if the primary still can: wlc site take PRIMARY; or agree: {command}",
         )
     if not typer.confirm("Go on?", err=True):
@@ -130,7 +132,7 @@ def take(
     from_: Annotated[str | None, typer.Option("--from", metavar="SITE", help="Read only the log of this site.")] = None,
     follow: Follow = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be taken, and what of it would be rejected.")
+        bool, typer.Option("--dry-run", help="Only show which transactions would be taken, and which rejected.")
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
@@ -197,7 +199,7 @@ def role(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="primary, secondary, none or pass.")],
     lost: Annotated[
         str | None,
-        typer.Option(metavar="SITE", help="The present primary, if its file, as DB, cannot be given: primary only."),
+        typer.Option(metavar="SITE", help="The current primary, if its file cannot be given as DB: primary only."),
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -216,7 +218,7 @@ def leave(
     db: Database,
     site: Site,
     force: Annotated[
-        bool, typer.Option("--force", help="Although others lack what it published, and never get it then.")
+        bool, typer.Option("--force", help="Even if other sites lack its transactions; they never get them then.")
     ] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,

@@ -1,4 +1,4 @@
-"""Where the programs start: Ctrl-C and SIGTERM end them with one sentence while they load, too."""
+"""Entry points of the programs: Ctrl-C and SIGTERM end them with one sentence, also while they load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wlr() -> None:
 
 
 def _end_at_once_on_signal() -> None:
-    # Nothing has begun that would have to be undone. Commands that run have handlers of their own.
+    # Nothing has begun yet. A running command installs its own handlers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
 

@@ -1,4 +1,4 @@
-"""Commands of `wlc` on what reads a farm: relays, upstreams, tiers."""
+"""Commands of `wlc` on relays, upstreams and tiers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TargetOptions = Annotated[
 To = Annotated[str | None, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")]
 Pushes = Annotated[
     str | None,
-    typer.Option("--pushes", metavar="URL", help="Fill the places listed there by wlc tier push, instead of --to."),
+    typer.Option("--pushes", metavar="URL", help="Fill the places that wlc tier push lists there, instead of --to."),
 ]
 
 
@@ -105,7 +105,7 @@ def ship(
             record,
             follow=follow,
             has_news=lambda done: done.bytes,
-            # The relay knows the beat, and is there when the farm is away.
+            # The relay holds the beat, and can be read while the farm is unreachable.
             beat_s=lambda done: wlc.beat(done.url, storage_options=target_options),
             reads=lambda _: wlc.resolve(db, farm, storage_options=options).url,
         )
@@ -120,7 +120,7 @@ def _refuse(has_others: object) -> None:
 
 def _refuse_unknown(has_others: object) -> None:
     if has_others:
-        message = "--upstream, --registry, --class and --fanout are of no use to a relay that nobody knows"
+        message = "--upstream, --registry, --class and --fanout need a registered relay"
         raise InvalidError(message, hint="leave out --no-register")
 
 
@@ -140,7 +140,7 @@ def _checked_place(named: str, to: str | None, *, prune_every: str | None, follo
 
 
 def _push_on(begin: Callable[[], wlc.Pusher], registry: str, *, follow: bool) -> Iterator[Report]:
-    """Push once, or until a signal; report a place that fails only when the failure is new."""
+    """Push once, or until a signal; report only new failures of a place."""
     pusher: wlc.Pusher | None = None
     done: wlc.Pushed | None = None
 
@@ -152,7 +152,7 @@ def _push_on(begin: Callable[[], wlc.Pusher], registry: str, *, follow: bool) ->
             if before is None or before.failed.get(place) != why:
                 typer.echo(f"error: {place}: {why}", err=True)
         if before is None and not (done.shipped or done.failed):
-            # A list that is still empty cannot be told from a URL that is wrong.
+            # An empty list and a wrong URL look the same.
             quoted = shlex.quote(registry)
             typer.echo(
                 f"warning: {registry} names no place to fill: wlc tier push {quoted} add NAME --to URL", err=True
@@ -191,7 +191,7 @@ class Pruning:
 
         if self._every_s is None:
             return done
-        # What pruning lacks is reported after the first round, and not after days.
+        # A missing policy is reported after the first round, not after days.
         is_first = self._last is None
         if self._last is None or time.monotonic() - self._last >= self._every_s:
             wlc.prune(done.url, dry_run=is_first, needs_policy=True, storage_options=self._options)
@@ -207,11 +207,11 @@ def tiers(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Show who reads from whom, tier by tier.
+    """Show each reader below its upstream, tier by tier.
 
     It shows state, fan-out, position, lag, and when each was last seen.
 
-    Ends with exit code 9 when somebody is stuck, or a relay is cut off from the origin.
+    Ends with exit code 9 if a reader is stuck, or a relay is cut off from the origin.
     """
     import wlc
 
@@ -222,9 +222,9 @@ def tiers(
         from wlc.tiers.overview import going_on
 
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.stuck)
-        verb = "does" if len(tree.stuck) == 1 else "do"
+        verb = "makes" if len(tree.stuck) == 1 else "make"
         raise ExceededError(
-            f"{listed} {verb} not come further though there is something to read",
+            f"{listed} {verb} no progress though there is something to read",
             hint=going_on(tree.stuck[0], tree.url),
         )
     if tree.cut_off:
@@ -261,8 +261,8 @@ def _tier_row(member: TierMember) -> tuple[object, ...]:
 
 def upstream(
     db: Database,
-    member: Annotated[str, typer.Argument(metavar="ID", help="Id of a place that serves, as wlc tier show shows it.")],
-    inactive: Annotated[bool, typer.Option("--inactive", help="Nobody may read there; readers move away.")] = False,
+    member: Annotated[str, typer.Argument(metavar="ID", help="Id of an upstream, as wlc tier show shows it.")],
+    inactive: Annotated[bool, typer.Option("--inactive", help="Readers move away and may not choose it.")] = False,
     active: Annotated[bool, typer.Option("--active", help="Readers may choose it again.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -280,14 +280,14 @@ def upstream(
 
 def fanout(
     db: Database,
-    number: Annotated[int | None, typer.Argument(metavar="N", min=0, help="New number for places without own.")] = None,
+    number: Annotated[int | None, typer.Argument(metavar="N", min=0, help="New default.")] = None,
     upstream: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this place, whatever it says; without N ends that.")
+        str | None, typer.Option(metavar="ID", help="Override it for this upstream; without N ends that.")
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show or set how many may read from one place."""
+    """Show or set how many readers an upstream may have."""
     import wlc
 
     found = wlc.fanout(db, number, upstream=upstream, farm=farm, storage_options=storage_options(storage_option))

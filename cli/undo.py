@@ -25,11 +25,9 @@ def undo(
     table: Annotated[
         str | None, typer.Option(metavar="T", help="Undo only what they did to this table, t or schema.t.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be changed, or is a conflict.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes and the conflicts.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Give rows the old values although they were changed since.")
+        bool, typer.Option("--force", help="Restore the old values even of rows that were changed since.")
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
@@ -37,8 +35,8 @@ def undo(
 
     Rows get the values that they had before.
 
-    If a row was changed since, it is listed with what stands there and what was expected, and nothing is written: exit
-    code 5. Transactions that change the schema are refused.
+    If a row was changed since, nothing is written, and the row is listed with its current and its expected values:
+    exit code 5. Transactions that change the schema are refused.
     """
     import wlr
 
@@ -57,7 +55,7 @@ def undo(
 
 
 def _in_words(rows: Sequence[Sequence[object]]) -> Listing:
-    """Write rows of tables as people do, such as `id 7, name Ann`."""
+    """Write a row for a person, such as `id 7, name Ann`."""
     cells = [[_row(cell) if isinstance(cell, Mapping) else cell for cell in row] for row in rows]
     return Listing(CONFLICT_COLUMNS, cells, null="-")
 

@@ -1,4 +1,4 @@
-"""The command `wlc`: make a database a master, write to it, publish, and list what was published."""
+"""The command `wlc`: make a database a master, write to it, publish, and list published transactions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def master(
         bool, typer.Option("--yes", help="Set REPLICA IDENTITY FULL of PostgreSQL tables without asking.")
     ] = False,
     moved: Annotated[
-        bool, typer.Option("--moved", help="The database takes the place of the master that it is a copy of.")
+        bool, typer.Option("--moved", help="The database replaces the master that it is a copy of.")
     ] = False,
     create: Annotated[
         bool, typer.Option("--create", help="Make an empty DuckDB database unless there is one.")
@@ -81,12 +81,12 @@ def master(
         typer.Option(metavar="NAME", help="Name of the first of several sites, which the database becomes."),
     ] = None,
     mesh: Annotated[
-        bool, typer.Option("--mesh", help="With --site: every site reads all others, and none of them decides.")
+        bool, typer.Option("--mesh", help="With --site: every site reads all others; there is no primary.")
     ] = False,
     print_sql: Annotated[
         bool,
         typer.Option(
-            "--print-sql", help="Only print what a superuser must run so that the role of SOURCE needs to be none."
+            "--print-sql", help="Only print the SQL that lets a role without superuser rights be the one of SOURCE."
         ),
     ] = False,
     storage_option: StorageOptions = None,
@@ -123,23 +123,23 @@ def master(
 
 @contextmanager
 def _creating_as(given: Mapping[str, object]) -> Iterator[None]:
-    """Where a hint says how the file is created, repeat the options with which that was tried."""
+    """If a hint names the command that creates the file, repeat the user's options in it."""
     try:
         yield
     except InvalidError as error:
         if error.hint:
             known = (None, os.environ.get("WLC_FARM"))
-            told = [
+            options = [
                 f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
                 for name, value in given.items()
                 if value not in known
             ]
-            error.hint = error.hint.replace("--create", " ".join(["--create", *told]))
+            error.hint = error.hint.replace("--create", " ".join(["--create", *options]))
         raise
 
 
 def _agree_to_identity(source: str, patterns: Sequence[str], *, is_agreed: bool) -> None:
-    """Ask for permission if tables must be changed."""
+    """Ask before changing tables."""
     import wlc
 
     needing = () if is_agreed else wlc.tables_to_change(source, patterns)
@@ -198,7 +198,7 @@ def sql(
     try:
         connection.close()
     except FarmError as error:
-        # Without this sentence the user might run the statements a second time.
+        # Without this sentence the user might repeat the statements.
         message = f"the statements are committed and wait to be published, since {error.message}"
         again = f"wlc flush {shlex.quote(source)}"
         hint = again
@@ -233,13 +233,13 @@ def _sql_text(statements: str | None, file: str | None) -> str:
 
 @command(app, "flush", example="sales.duckdb")
 def flush(source: Source, storage_option: StorageOptions = None) -> Report:
-    """Publish now what was committed."""
+    """Publish committed transactions now."""
     import wlc
 
     options = storage_options(storage_option)
     with working("publishing"):
         done = wlc.flush(source, storage_options=options)
-    said = f"Nothing waited to be published; the last tick is {done.tick}."
+    said = f"Nothing to publish; the last tick is {done.tick}."
     if done.batches:
         said = (
             f"Published {counted(done.transactions, 'transaction')}, {counted(done.rows, 'row')}, in"
@@ -253,7 +253,7 @@ def snapshot(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself; with --from-log, a DB.")],
     from_log: Annotated[bool, typer.Option("--from-log", help="Make it from the newest snapshot and the log.")] = False,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="With --from-log: who does large work: local, spark or auto.")
+        str, typer.Option(metavar="ENGINE", help="With --from-log: engine for large work: local, spark or auto.")
     ] = "auto",
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -279,14 +279,14 @@ def snapshot(
 
 @command(app, "stop", example="sales.duckdb")
 def stop(source: Source, storage_option: StorageOptions = None) -> Report:
-    """Publish the rest and end the history.
+    """Publish pending transactions and end the history.
 
     Later writes are not captured; wlc master makes the database a master again, with a new snapshot.
     """
     import wlc
 
     options = storage_options(storage_option)
-    with working("publishing the rest"):
+    with working("publishing pending transactions"):
         return record(wlc.stop(source, storage_options=options))
 
 
@@ -305,12 +305,12 @@ def repair(source: Source, storage_option: StorageOptions = None) -> Report:
     with tempfile.TemporaryDirectory(prefix="wlc-repair-") as folder, working("comparing with the published state"):
         published: str | None = str(Path(folder) / "published.duckdb")
         with warnings.catch_warnings(action="ignore"):
-            # Pending transactions are no difference. The warning about uncaptured writes is no news here.
+            # Pending transactions are no difference. The warning is about the writes that this command repairs.
             wlc.flush(source, storage_options=options)
         try:
             wlr.replicate(source, into=str(published), storage_options=options, register=False)
         except ReplayError:
-            # Rows that bypassed the capture were changed with capture: no replica gets beyond that.
+            # Captured transactions changed rows that had bypassed capture: replicas stop there.
             published = None
         return record(wlc.repair(source, published=published, storage_options=options))
 
@@ -322,13 +322,13 @@ TABLE_COLUMNS = ("table", "outcome", "rows", "expected")
 def verify(
     db: Database,
     full: Annotated[
-        bool, typer.Option("--full", help="Also read files that an earlier run on this machine has verified.")
+        bool, typer.Option("--full", help="Also read files that an earlier run on this machine verified.")
     ] = False,
     source: Annotated[
-        bool, typer.Option("--source", help="Compare the master itself, SOURCE, with what was captured of it.")
+        bool, typer.Option("--source", help="Compare the master itself, SOURCE, with its captured changes.")
     ] = False,
     window: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Also check that one can go back to any state of this long: 30d.")
+        str | None, typer.Option(metavar="AGE", help="Also check that every state of this period can be restored: 30d.")
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -377,18 +377,18 @@ def beat(
         str | None, typer.Argument(metavar="S", help="New beat in seconds, or as in 5m; 0 publishes each commit.")
     ] = None,
     expect_every: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Longest time between two commits that is in order; 0s: any.")
+        str | None, typer.Option(metavar="AGE", help="Longest expected time between two commits; 0s: no limit.")
     ] = None,
     sign_every: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="How often a publisher says that it is there, without commits; 0s: never."),
+        typer.Option(metavar="AGE", help="How often a publisher reports that it runs, without commits; 0s: never."),
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Show or set the longest time until a commit is published.
 
-    It also sets what tells a quiet master from a dead one.
+    It also sets the limits that distinguish a quiet master from a dead one.
     """
     import wlc
     from wlc.farm.health import SIGN_EVERY, read_health
@@ -402,7 +402,7 @@ def beat(
         said.append(f"A commit is expected every {format_age(health.expect_every)}.")
     if health.sign_every != SIGN_EVERY:
         often = f"every {format_age(health.sign_every)}" if health.sign_every else "never"
-        said.append(f"The publisher gives a sign of life {often}.")
+        said.append(f"The publisher reports that it runs {often}.")
     values = {"expect_every_s": health.expect_every, "sign_every_s": health.sign_every}
     return Sentence(" ".join(said), {"beat_s": beat_s} | {name: age.total_seconds() for name, age in values.items()})
 
@@ -442,10 +442,10 @@ def key(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="encryption or signing.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; the new key becomes its first.")],
 ) -> Report:
-    """Make a key for a farm, and show its id.
+    """Create a key for a farm, and show its id.
 
-    The first key of the file writes, and all of them read. A signing key's public half, which replicas verify with, is
-    put into FILE.pub.
+    Masters write with the first key of the file; all its keys can read. FILE.pub gets the public half of a signing key,
+    with which replicas verify.
     """
     from wlc.farm.seal import keys
 

@@ -76,7 +76,7 @@ def replicate(
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
-    rebase: Annotated[bool, typer.Option("--rebase", help="Take back, or make anew, what the log lacks.")] = False,
+    rebase: Annotated[bool, typer.Option("--rebase", help="Undo what the log lacks, or rebuild the replica.")] = False,
     where: Where = None,
     columns: Columns = None,
     mask: Masks = None,
@@ -130,13 +130,13 @@ def _rounds(
         has_news=lambda done: done.transactions,
         beat_s=lambda _: wlr.beat(into, storage_options=options),
         reads=lambda _: place_read(into, storage_options=options),
-        is_over=lambda done: waits and done.is_reached,
+        is_over=lambda done: waits and done.is_target_reached,
     )
 
 
 def _replicated(into: str, done: wlr.Replicated) -> Fields:
-    """Report a replication; a person reads what was made where, and from what."""
-    found = for_person(done, ("is_paused", "anew"))
+    """Report a replication; a terminal also shows the place and the snapshot."""
+    found = for_person(done, ("is_paused", "rebuilt_because"))
 
     def shown() -> Fields:
         values = dict(found.on_terminal().values) if found.on_terminal else {}
@@ -149,7 +149,7 @@ def _replicated(into: str, done: wlr.Replicated) -> Fields:
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
-    """Return the time that is meant now, so that later rounds mean the same; a tag stays one."""
+    """Resolve a relative time now, so that later rounds use the same time; a tag stays one."""
     if dry_run:
         raise InvalidError("--follow goes on, and a dry run does not", hint="leave one of them out")
     if until is None:
@@ -165,7 +165,7 @@ def switch(
     target: Target,
     upstream: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm or URL of the database's folder.")],
     no_register: Annotated[bool, typer.Option("--no-register", help="Do not register this replica there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether it can be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it is possible.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -189,7 +189,7 @@ def accept(target: Target, storage_option: StorageOptions = None) -> Report:
 def retry(
     target: Target,
     tick: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only this transaction; default is all that were accepted.")
+        int | None, typer.Option(metavar="N", min=1, help="Only this transaction; default is all accepted ones.")
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -232,7 +232,7 @@ def attach(
 def prune(
     target: Target,
     keep: Annotated[
-        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is what was set before.")
+        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is the last setting.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     storage_option: StorageOptions = None,

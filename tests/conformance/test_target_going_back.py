@@ -97,7 +97,7 @@ FACETS: dict[type[Any], dict[str, tuple[Callable[[Kind, HandmadeFarm, str], obje
     },
     Roles: {"--access": (lambda kind, farm, into: remembered(into, tick=2, access=True).access, True)},
     Rebuildable: {
-        "making a replica anew": (lambda kind, farm, into: wlr.replicate(into=into, tick=0, engine="local").tick, 0)
+        "rebuilding a replica": (lambda kind, farm, into: wlr.replicate(into=into, tick=0, engine="local").tick, 0)
     },
     Guarded: {
         "wlr replica unlock": (lambda kind, farm, into: unlocked(into), True),
@@ -151,7 +151,7 @@ def test_going_back_equals_a_new_replica_of_that_tick(kind: Kind, farm: Handmade
         assert (wlr.tick(into), planned.tick, planned.is_back) == (standing, there, there < standing)
         done = wlr.replicate(into=into, tick=there, engine="local")
         assert done == replace(planned, is_dry_run=False)
-        assert done.anew == ""
+        assert done.rebuilt_because == ""
         assert kind.held(into) == modelled(farm, there), f"at tick {there}"
         assert wlr.clock(into) == time_of(there if there != 4 else 3), "4 was rolled back"
         assert all(check.outcome in ("same", "unknown") for check in wlr.verify(into).tables)
@@ -176,7 +176,7 @@ def test_a_row_that_was_changed_here_cannot_be_undone_silently(kind: Kind, farm:
         assert "anew" in error.message
         assert kind.held(into) == held
     else:
-        assert "cannot be undone" in done.anew
+        assert "cannot be undone" in done.rebuilt_because
         assert kind.held(into) == modelled(farm, 6)
 
 
@@ -186,7 +186,7 @@ def test_schema_changes_and_emptied_tables_are_not_undone(kind: Kind, farm: Hand
     replicate(farm, into, 7)
     held = kind.held(into)
     planned = wlr.replicate(into=into, tick=3, engine="local", dry_run=True)
-    assert "transaction 5 changes the schema (CREATE TABLE main.bag)" in planned.anew
+    assert "transaction 5 changes the schema (CREATE TABLE main.bag)" in planned.rebuilt_because
     assert kind.held(into) == held
     try:
         done = wlr.replicate(into=into, tick=3, engine="local")
@@ -194,7 +194,7 @@ def test_schema_changes_and_emptied_tables_are_not_undone(kind: Kind, farm: Hand
         assert (error.hint or "").startswith("Replicate into another place")
         assert (kind.held(into), wlr.tick(into)) == (held, 7)
     else:
-        assert (done.tick, done.anew) == (3, planned.anew)
+        assert (done.tick, done.rebuilt_because) == (3, planned.rebuilt_because)
         assert kind.held(into) == modelled(farm, 3)
         replicate(farm, into)
         assert kind.held(into) == modelled(farm, farm.tick)
@@ -262,7 +262,7 @@ def test_what_was_accepted_may_be_here_so_that_it_is_not_undone(kind: Kind, farm
     assert f"wlr replica lock {into}" in str(caught.value.hint)
     wlr.lock(into)
     try:
-        assert "accepted" in replicate(farm, into, 2).anew
+        assert "accepted" in replicate(farm, into, 2).rebuilt_because
     except UnsupportedError:
         assert kind.held(into) == held
     else:

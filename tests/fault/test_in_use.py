@@ -214,7 +214,7 @@ def test_replica_that_somebody_opened_while_it_was_made_anew_is_not_replaced(far
         with pytest.raises(UnavailableError, match="is open in this process"):
             wlr.replicate(into=into, tick=1)
     assert wlr.tick(into) == 2
-    assert wlr.replicate(into=into, tick=1).anew
+    assert wlr.replicate(into=into, tick=1).rebuilt_because
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, t
         holder.wait_for("ready")
         code, errors = run(capsys, "wlr", "status", target)
     assert (code, str(holder.process.pid) in errors) == (75, True)
-    assert errors.rstrip().endswith("hint: wlc farm replicas DB shows what its farm knows of it")
+    assert errors.rstrip().endswith("hint: wlc farm replicas DB shows its registration in the farm")
 
 
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):

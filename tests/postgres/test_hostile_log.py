@@ -333,7 +333,7 @@ def test_a_table_that_came_without_its_policies_is_granted_to_nobody(replica: st
         connections.as_replica(connection)
         change = SchemaChange(connection, address, Names(MAIN), "sales", ("t*",), {made.object}, left_out, gives=True)
         change.run(made)
-        with pytest.warns(UserWarning, match="came in by a rename"):
+        with pytest.warns(UserWarning, match="a rename moved the table into the replica"):
             change.run(grant)
         assert set(left_out) == {
             "privileges and row security of table public.t2",

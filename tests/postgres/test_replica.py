@@ -488,7 +488,7 @@ def test_a_replica_is_read_as_a_relation(farm: HandmadeFarm, database_url: str) 
     there, published_ = (wlr.read(place, '"Many T"') for place in (database_url, farm.url))
     assert there.types == published_.types
     assert there.fetchall() == published_.fetchall()
-    with pytest.raises(InvalidError, match="is at tick 3 and holds no other, such as 2") as refused:
+    with pytest.raises(InvalidError, match="is at tick 3, not at 2, and keeps no other ticks") as refused:
         wlr.read(database_url, "t", tick=2)
     assert refused.value.hint == f"Read the farm: wlr.read({farm.url!r}, 't', tick=2)"
     with pytest.raises(UnsupportedError, match="which PostgreSQL's text does not show"):

@@ -124,10 +124,10 @@ def test_constraints_arrive_with_tables_and_later(cluster: Cluster, master: Path
 
 
 STOPS = {
-    "fields of values that are there": (
+    "fields of existing values": (
         "CREATE TABLE t (s STRUCT(a INTEGER)); INSERT INTO t VALUES ({'a': 1})",
         "ALTER TABLE t ADD COLUMN s.b INTEGER",
-        "fields of values that are there",
+        "fields of existing values",
     ),
     "a generated column over a macro": (
         "CREATE MACRO plus(a) AS a + 1",

@@ -89,7 +89,7 @@ def test_replication_in_all_its_forms_leaves_what_the_owner_has(farm: HandmadeFa
     assert wlr.replicate(farm.url, into=app, adopt=True).tick == 5
     assert run(app, "SELECT * FROM t, u WHERE v = 'z'") == [(1, "z", "bad", 1)] * 2
     # A schema change cannot be undone: the replica is made anew inside the file.
-    assert "changes the schema" in wlr.replicate(into=app, tick=3).anew
+    assert "changes the schema" in wlr.replicate(into=app, tick=3).rebuilt_because
     assert run(app, "SELECT twice(id) FROM shown ORDER BY ALL") == [(2,), (4,), (6,)]
     wlr.unlock(app)
     run(app, "UPDATE t SET v = 'mine' WHERE id = 1")
@@ -152,7 +152,7 @@ def test_what_the_owner_makes_later_is_in_the_way_and_stays(farm: HandmadeFarm, 
     with pytest.raises(InvalidError, match="is sound and cannot be skipped"):
         wlr.accept(app)
     for change in (lambda: wlr.drop(app), lambda: wlr.replicate(into=app, tick=3)):
-        with pytest.raises(InvalidError, match="things of its owner that depend on the replica"):
+        with pytest.raises(InvalidError, match="objects of its owner that depend on the replica"):
             change()
     assert (wlr.tick(app), run(app, "FROM late")) == (5, [("mine",)])
     run(app, "DROP TABLE of_t; ALTER VIEW late RENAME TO later")

@@ -133,7 +133,7 @@ def test_an_ignored_table_is_not_there_and_not_read(
         ("main.t1", 2, "same"),
         ("main.t3", 1, "same"),
     }
-    with pytest.raises(InvalidError, match="the replica was made of all tables but t2"):
+    with pytest.raises(InvalidError, match="the replica holds all tables but t2"):
         wlr.replicate(into=replica, ignore=["t1"])
     message = r"table main\.t3 has a foreign key to main\.t1, which is not replicated"
     with pytest.raises(UnsupportedError, match=message) as caught:

@@ -289,7 +289,7 @@ def test_what_changes_nothing_else_answers_in_a_sentence(shell, sales) -> None:
     with wlc.connect(sales) as connection:
         connection.execute("INSERT INTO orders VALUES (8, 'new')")
     for command, said in {
-        ("wlc", "flush", sales): "Nothing waited to be published; the last tick is 4.",
+        ("wlc", "flush", sales): "Nothing to publish; the last tick is 4.",
         ("wlc", "beat", sales, 90): "Each commit is published after 90s at the latest.",
         ("wlc", "beat", sales, 0): "Each commit is published at once.",
         ("wlr", "beat", "copy.duckdb", 60): "With --follow, {} looks for new log files every 1m.",

@@ -211,7 +211,7 @@ def test_a_topic_that_is_lost_is_named_and_can_be_written_anew(
         delete_topic(in_memory.servers, topic)
     create_topic(in_memory.servers, topic)
     for _ in range(2):
-        with pytest.raises(CorruptError, match=rf"partition \d of .*{topic} goes on at offset 0, and feed") as caught:
+        with pytest.raises(CorruptError, match=rf"partition \d of .*{topic} continues at offset 0, and feed") as caught:
             feed_on(database, in_memory, topic, transactional=transactional)
     assert f"wlc farm forget {database.url} feed-{topic}" in str(caught.value.hint)
     assert messages(in_memory.servers, topic) == []
@@ -253,7 +253,7 @@ def test_a_topic_that_is_lost_within_a_round(
     if how == "deleted":
         create_topic(in_memory.servers, topic)
     if is_known:
-        with pytest.raises(CorruptError, match="goes on at offset"):
+        with pytest.raises(CorruptError, match="continues at offset"):
             feed_on(database, in_memory, topic, transactional=transactional)
         return
     feed_on(database, in_memory, topic, transactional=transactional)

@@ -295,7 +295,7 @@ def test_refusals_of_topics(
         with pytest.raises(InvalidError, match="names no topic") as caught:
             wlr.feed("shop", farm=FARM, to=url)
         assert "secret" not in caught.value.message
-    with pytest.raises(InvalidError, match="takes no csv"):
+    with pytest.raises(InvalidError, match="does not accept csv"):
         feed(servers, "t", format="csv", tables=["main.t"])
     with pytest.raises(InvalidError, match="--rotate is for files"):
         feed(servers, "t", rotate=10)
@@ -336,7 +336,7 @@ def test_status_pause_and_forget_of_a_feed_to_kafka(servers: str, new_topic: New
     assert feed(servers, topic).is_paused
     wlr.resume(place)
     assert not feed(servers, topic).is_paused
-    with pytest.raises(InvalidError, match="does not say which feed"):
+    with pytest.raises(InvalidError, match="does not identify the feed"):
         wlr.feed_status(f"kafka://{servers}/{topic}")
     wlc.forget("shop", f"feed-{topic}", farm=FARM)
     assert not database.store.exists(f"feeds/{topic}.json")

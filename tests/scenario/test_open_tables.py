@@ -170,7 +170,7 @@ def test_going_back_and_making_anew_continue_the_log(farm: HandmadeFarm, lake: P
     farm.publish([Rows("t", ("4, 'd', 4",))])
     for tick, anew in ((4, False), (3, False), (1, True), (4, False)):
         done = wlr.replicate(into=lake, tick=tick, engine="local")
-        assert bool(done.anew) == anew
+        assert bool(done.rebuilt_because) == anew
         check_open(lake)
         assert delta_table(lake, T).history(1)[0]["dbfarm_tick"] == tick
     assert wlr.status(lake).open_tables == "delta"

@@ -107,7 +107,7 @@ def test_master_restored_from_a_backup(farm: HandmadeFarm, into: Path, tmp_path:
     farm.publish([Rows("t", rows(1))])
     wlr.replicate(farm.url, into=into)
     same_length = restored(tmp_path / "a", [KEYED], [Rows("t", rows(9))])
-    assert "not the one that its reader has read" in str(refused(CorruptError, into, same_length.url))
+    assert "differs from the one that its reader has read" in str(refused(CorruptError, into, same_length.url))
     shorter = restored(tmp_path / "b", [KEYED])
     assert "farm ends at tick 1" in str(refused(CorruptError, into, shorter.url))
     longer = restored(tmp_path / "c", [KEYED], [Rows("t", rows(9))], [Rows("t", rows(10))])
@@ -129,7 +129,7 @@ def test_master_restored_from_a_backup_that_got_further_in_fewer_batches(farm: H
         with pytest.raises(CorruptError, match="ends at batch 2, its reader is at tick 5.* in batch 5") as caught:
             wlr.replicate(into=into, tick=stop)
         assert str(caught.value.hint).endswith(f"wlr replicate --into {into} --rebase")
-    assert wlr.replicate(into=into, rebase=True).anew
+    assert wlr.replicate(into=into, rebase=True).rebuilt_because
     assert rows_of(into, "SELECT min(id), count(*) FROM t") == [(10, 10)]
 
 

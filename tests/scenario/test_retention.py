@@ -78,13 +78,17 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     # Without a policy, and without a terminal, nothing goes.
     monkeypatch.setenv("WLC_FARM", url)
     code, _, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", *option)
-    assert (code, "wlc prune sales --keep-for 0s --yes" in err, "afterwards to" in err) == (2, True, True)
+    assert (code, "wlc prune sales --keep-for 0s --yes" in err, "Oldest restorable state before: " in err) == (
+        2,
+        True,
+        True,
+    )
     wlc.retention("sales", keep="0s", keep_daily=1, **at)
     code, out, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", "--json", *option)
     told = json.loads(out)
     # The newest snapshot with its log, the last one of a day before it, and the tag's.
     assert (code, told["keep_snapshots"], told["keep_batches"]) == (0, [3, 6, 7], [6, 7, 8]), err
-    assert told["could_go_back_to"] < told["can_go_back_to"]
+    assert told["before"] < told["after"]
     assert wlc.status("sales", **at).can_go_back_to_tick == 6
 
     def rows(name: str) -> list[tuple[Any, ...]]:
@@ -98,7 +102,7 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     with pytest.raises(ExpiredError, match="after tick 3 was pruned") as pruned:
         wlr.replicate(into=tmp_path / "tag.duckdb", storage_options=key)
     command = f"wlr replicate --into {tmp_path / 'tag.duckdb'} --rebase"
-    assert str(pruned.value.hint).startswith(f"{command} makes the replica anew")
+    assert str(pruned.value.hint).startswith(f"{command} rebuilds the replica")
     with pytest.raises(ExpiredError, match="tick 4 cannot be reached") as caught:
         wlr.replicate("sales", into=tmp_path / "hole.duckdb", tick=4, **at)
     assert "--tick 3 and --tick 6" in str(caught.value.hint)
@@ -240,7 +244,7 @@ def test_following_ends_when_what_was_asked_for_is_there(
     writer.join()
     # It holds what was committed until then, and the first transaction after it has told that this is all.
     assert wlr.tick(copy) == 4
-    assert wlr.replicate(into=copy, tick=99, waits=True).is_reached is False
+    assert wlr.replicate(into=copy, tick=99, waits=True).is_target_reached is False
     assert wlr.tick(copy) == 5
 
 

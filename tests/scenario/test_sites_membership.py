@@ -334,8 +334,8 @@ def test_a_site_that_was_silent_for_too_long_begins_anew(three: Sites, capsys: p
     arguments = shlex.split(command)[1:]
     assert run_app(app, "wlc", arguments) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert "Transactions of its own: 1 in its log" in shown
-    assert "(rows: 1 of main.t). Transactions that are published nowhere: 1 in its file" in shown
+    assert "Its published transactions: 1 in its log" in shown
+    assert "(rows: 1 of main.t). Its unpublished transactions: 1 in its file" in shown
     assert three.rows("rome", "t")
     agreed = shlex.split(shown.split("or agree: ")[1].split(" --yes")[0] + " --yes")[1:]
     assert run_app(app, "wlc", agreed) == 0

@@ -136,14 +136,14 @@ def test_ticks_before_the_first_snapshot_of_a_restored_site_are_refused_by_all_t
         for target in (into, behind):
             with pytest.raises(InvalidError, match=f"cannot be restored: tick {end} is followed by history") as caught:
                 wlr.replicate(log.url, into=target, register=False, **stop)
-            assert caught.value.hint == f"The nearest that can be reached: --tick {end} and --tick {start}."
+            assert caught.value.hint == f"The nearest reachable: --tick {end} and --tick {start}."
         with pytest.raises(InvalidError, match="cannot be restored"):
             wlr.read(log.url, "t", **stop)
     for tick in (end, start):
         assert wlr.replicate(log.url, into=tmp_path / f"{tick}.duckdb", tick=tick, register=False).tick == tick
     with pytest.raises(InvalidError, match=f"ended at tick {end}; .*") as caught:
         wlr.replicate(log.url, into=behind, tick=start, register=False)
-    assert "--rebase makes the replica anew" in str(caught.value.hint)
+    assert "--rebase rebuilds the replica" in str(caught.value.hint)
     with pytest.raises(InvalidError, match=f"tick {lost} of rome cannot be restored") as caught:
         wlc.tag(log.url, "lost", lost)
     assert caught.value.hint == f"The nearest that can be tagged: --tick {end} and --tick {start}."
@@ -313,7 +313,7 @@ def test_a_replica_does_not_switch_to_the_abandoned_end(rome: Sites) -> None:
         for refused in (wlr.switch, lambda into, url, **more: wlr.replicate(url, into=into, **more)):
             with pytest.raises(wlr.InvalidError, match="ended at tick 8, and no changes lead from there to") as caught:
                 refused(into, url, register=False, dry_run=dry_run)
-            assert f"bring the replica further first: wlr replicate --into {into}" in str(caught.value.hint)
+            assert f"roll the replica forward first: wlr replicate --into {into}" in str(caught.value.hint)
     assert (wlr.status(into).master, wlr.status(into).tick) == (before.master, before.tick)
     wlr.replicate(into=into, register=False)
     assert wlr.replicate(url, into=into, register=False).tick == 15
@@ -324,7 +324,7 @@ def test_a_replica_does_not_switch_to_the_abandoned_end(rome: Sites) -> None:
 def test_a_replica_of_the_new_history_gets_what_was_taken_back_before_it_switches(rome: Sites) -> None:
     into, url = rome.folder / "of_rome.duckdb", rome.log("oslo").url
     wlr.replicate(rome.log("rome").url, into=into, tick=11, register=False)
-    with pytest.raises(wlr.InvalidError, match="oslo took something before tick 11 of history") as caught:
+    with pytest.raises(wlr.InvalidError, match="oslo took transactions before tick 11 of history") as caught:
         wlr.switch(into, url, register=False)
     assert f"wlr replicate --into {into}" in str(caught.value.hint)
     wlr.replicate(into=into, register=False)
@@ -455,15 +455,15 @@ def test_a_restored_site_is_refused_with_the_last_common_tick(tmp_path: Path) ->
     with pytest.raises(InvalidError, match=r"restored.*the last tick that both hold is 1") as caught:
         switched(sites, through, "oslo")
     assert str(caught.value.hint).endswith("--rebase")
-    with pytest.raises(CorruptError, match="is not the one that its reader has read"):
+    with pytest.raises(CorruptError, match="differs from the one that its reader has read"):
         wlr.replicate(into=direct, register=False)
     with pytest.raises(InvalidError, match="restored"):
         wlr.replicate(sites.log("oslo").url, into=through, register=False)
     planned = wlr.replicate(sites.log("oslo").url, into=through, register=False, rebase=True, dry_run=True)
-    assert "restored" in planned.anew
+    assert "restored" in planned.rebuilt_because
     for into in (direct, through):
         done = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True)
-        assert done.anew
+        assert done.rebuilt_because
         goes_on(sites, into, "oslo")
         assert sites.rows("oslo", "a") == rows_in(into)
 
@@ -490,9 +490,9 @@ def test_a_bad_past_is_undone_where_a_relay_keeps_it(tmp_path: Path) -> None:
         with pytest.raises(CorruptError, match="its reader is at tick 3"):
             wlr.replicate(sites.log("oslo").url, into=into, register=False)
         planned = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True, dry_run=True)
-        assert (planned.tick, planned.transactions, planned.is_back, planned.anew) == (1, 2, True, "")
+        assert (planned.tick, planned.transactions, planned.is_back, planned.rebuilt_because) == (1, 2, True, "")
         done = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True)
-        assert (done.tick, done.anew, done.transactions) == (2, "", 1)
+        assert (done.tick, done.rebuilt_because, done.transactions) == (2, "", 1)
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
         assert wlr.status(into).master == sites.log("oslo").url
     assert sites.rows("oslo", "a") == rows_in(Path(places[0]))

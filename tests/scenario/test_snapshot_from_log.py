@@ -80,7 +80,7 @@ def test_beside_a_master_that_always_writes_the_snapshot_stays_and_others_name_i
     assert wlr.verify_farm(database.url).problems == ()
     database.delete_snapshot(taken.position.tick)
     (problem,) = wlr.verify_farm(database.url).problems
-    assert "wlc.config names this snapshot, and it is not there" in problem.problem
+    assert "wlc.config names this snapshot, which is missing" in problem.problem
 
 
 @pytest.mark.slow

@@ -258,7 +258,7 @@ def test_what_is_refused_and_the_command(tmp_path: Path, capsys: pytest.CaptureF
     ]
     assert '1 row was changed since: main.t {"i": 2}' in err
     hint = next(line for line in err.splitlines() if line.startswith("hint: "))
-    assert hint == f"hint: wlc undo {source} --tick {tick} --force takes the old values in any case"
+    assert hint == f"hint: wlc undo {source} --tick {tick} --force restores the old values in any case"
     code, out, err = command("--tick", str(tick), "--table", "u", "--dry-run", "--json")
     assert (code, json.loads(out)) == (
         0,

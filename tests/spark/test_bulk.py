@@ -148,7 +148,7 @@ def test_transaction_that_does_not_fit_is_found_and_named(spark: SparkSession, t
     rows = duckdb.read_parquet(wlr.files(lake, "t")).order("id").fetchall()
     assert rows == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
     farm.publish([Rows("t", ("2, 'c'",))])
-    with pytest.raises(ReplayError, match=r"a row to add to main\.t is in the replica already: id = 2"):
+    with pytest.raises(ReplayError, match=r"a row to add to main\.t exists in the replica already: id = 2"):
         wlr.replicate(into=lake, engine="spark")
 
 

@@ -143,5 +143,5 @@ def test_every_value_comes_through(spark: SparkSession, tmp_path: Path) -> None:
 def test_infinities_are_refused_by_column(spark: SparkSession, tmp_path: Path, declared: str, value: str) -> None:
     farm = HandmadeFarm(tmp_path)
     farm.publish([f"CREATE TABLE t (i INTEGER, d {declared})", Rows("t", added=(f"1, {value}",))])
-    with pytest.raises(Exception, match="column d holds a value that Spark does not have: -?infinity"):
+    with pytest.raises(Exception, match="column d holds a value that Spark cannot represent: -?infinity"):
         read(spark, farm.url, "t").collect()

@@ -1,4 +1,4 @@
-"""Check a farm database, a master or a replica and the machine, and name the command that mends what is wrong."""
+"""Check a farm database, a master or a replica and the machine, and name remedies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
-# The check that says how the database is.
+# The check of the database's state.
 VERDICT = "database"
 
 _PACKAGE = "dbfarm"
@@ -49,10 +49,10 @@ class Checkup(ForPeople):
     """The result of one check.
 
     Attributes:
-        check: What was looked at.
-        state: "good"; "note": worth knowing; "wrong": it needs somebody.
+        check: Name of the check.
+        state: "good"; "note": worth knowing; "wrong": it needs attention.
         found: One sentence.
-        remedy: The command that mends it; None if nothing has to be mended.
+        remedy: The command that repairs it; None without a fault.
     """
 
     check: str
@@ -63,7 +63,7 @@ class Checkup(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class _Patient:
-    """What is examined, as commands name it."""
+    """The examined place, as commands name it."""
 
     place: str
     farm: str
@@ -80,7 +80,7 @@ def examine(
 ) -> list[Checkup]:
     """Check versions, clocks, the store, rights, free space, keys, the beat and registrations.
 
-    The store is tested by writing a small object and deleting it again.
+    It tests the store by writing a small object and deleting it.
 
     Args:
         place: A database in a farm, a master, or a replica; if omitted, the machine and all databases of the farm.
@@ -88,10 +88,10 @@ def examine(
         storage_options: Options of the file systems.
 
     Returns:
-        One result for each check, in the order in which they build on each other.
+        One result for each check; later checks depend on earlier ones.
 
     Raises:
-        InvalidError: The name stands for nothing that can be examined.
+        InvalidError: The name stands for no such place.
     """
     found = [_versions(), _scratch()]
     if place is None:
@@ -110,7 +110,7 @@ def examine(
 
 
 def _versions() -> Checkup:
-    """Say which versions are installed of what users need, extras included."""
+    """Report the installed versions of the product's packages, extras included."""
     known = [f"Python {platform.python_version()}"]
     with suppress(PackageNotFoundError):
         wanted = [_PACKAGE, *(each for each in requires(_PACKAGE) or () if "'test'" not in each.replace('"', "'"))]
@@ -132,7 +132,7 @@ def _replica(place: str, options: Mapping[str, Any] | None) -> tuple[ReplicaStat
         target = target_at(place, options)
         return target.find_state(), target
     except InvalidError:
-        # Something else is there, such as a master.
+        # The place is something else, such as a master.
         return None, None
 
 
@@ -156,9 +156,11 @@ def _of_replica(
         yield Checkup("registration", WRONG, error.message, error.hint)
     else:
         if state.attachment is not None or state.id in known:
-            yield Checkup("registration", GOOD, f"it is known as {state.id}, so that pruning keeps what it needs")
+            yield Checkup(
+                "registration", GOOD, f"it is registered as {state.id}, so pruning keeps the files that it needs"
+            )
         else:
-            message = f"{state.master} does not know it, so that what it needs can be pruned"
+            message = f"{state.master} does not list it, so pruning can delete files that it needs"
             yield Checkup("registration", NOTE, message, again)
     if "://" not in target.place.url:
         yield _space("replica's disk", Path(target.place.path), 0, again)
@@ -180,11 +182,11 @@ def _of_master(patient: _Patient, options: Mapping[str, Any] | None) -> Iterator
         yield Checkup("master", GOOD, f"{status.state}, tick {status.tick}")
     waiting = status.unpublished or 0
     age = utc_now() - status.clock if status.clock else None
-    told = f"{status.beat_s:g} s" + (f", the last commit is {longest_unit(age)} old" if age else "")
+    summary = f"{status.beat_s:g} s" + (f", the last commit is {longest_unit(age)} old" if age else "")
     if waiting:
-        yield Checkup("beat", NOTE, f"{told}; {waiting} transactions wait", f"wlc flush {shlex.quote(name)}")
+        yield Checkup("beat", NOTE, f"{summary}; {waiting} transactions wait", f"wlc flush {shlex.quote(name)}")
     else:
-        yield Checkup("beat", GOOD, told)
+        yield Checkup("beat", GOOD, summary)
 
 
 def _of_farm(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
@@ -208,7 +210,7 @@ def _verdict(check: str, entry: FarmEntry) -> Checkup:
 
 
 def _keys(patient: _Patient, database: FarmDatabase) -> Checkup:
-    """Read the newest snapshot's manifest and the newest log file: what a key is needed for."""
+    """Read the newest snapshot's manifest and the newest log file, which may need a key."""
     try:
         numbers, ticks = database.batch_numbers(), database.snapshot_ticks()
         if ticks:
@@ -219,12 +221,12 @@ def _keys(patient: _Patient, database: FarmDatabase) -> Checkup:
         return Checkup("keys", WRONG, error.message, error.hint)
     except CorruptError as error:
         return Checkup("keys", WRONG, error.message, f"wlc farm verify {patient}")
-    signed = ", and their signatures are right" if database.keys.verifying else ""
+    signed = ", and their signatures verify" if database.keys.verifying else ""
     return Checkup("keys", GOOD, f"the newest files can be read{signed}")
 
 
 def _store(database: FarmDatabase) -> Iterator[Checkup]:
-    """Write a small object, and read its time of arrival."""
+    """Write a small object, and read its time at the store."""
     store = database.store.raw
     try:
         store.probe()
@@ -232,9 +234,9 @@ def _store(database: FarmDatabase) -> Iterator[Checkup]:
         yield Checkup("store", WRONG, error.message, error.hint)
         return
     except (InvalidError, UnavailableError) as error:
-        yield Checkup("store", NOTE, f"it can be read, and not written: {error.message}", error.hint)
+        yield Checkup("store", NOTE, f"it can be read, but not written: {error.message}", error.hint)
         return
-    yield Checkup("store", GOOD, f"{store.url} honours preconditions, and can be written")
+    yield Checkup("store", GOOD, f"{store.url} honours preconditions, and is writable")
     path = f"{PROBE}{secrets.token_hex(8)}"
     try:
         store.create(path, b"")
@@ -243,20 +245,20 @@ def _store(database: FarmDatabase) -> Iterator[Checkup]:
         with suppress(FarmError):
             store.delete(path)
     off = abs(utc_now() - arrived) if arrived is not None else timedelta(0)
-    told = f"this clock differs from the store's by {longest_unit(off)}"
+    summary = f"this clock differs from the store's by {longest_unit(off)}"
     if off > _CLOCK_MOST:
-        yield Checkup("clock", WRONG, f"{told}: pruning and registrations compare the two", "timedatectl status")
+        yield Checkup("clock", WRONG, f"{summary}: pruning and registrations compare the two", "timedatectl status")
     else:
-        yield Checkup("clock", GOOD, told)
+        yield Checkup("clock", GOOD, summary)
 
 
 def _space(check: str, place: Path, need: int, remedy: str) -> Checkup:
     there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
-    told = f"{format_bytes(free)} free" + (f", the newest snapshot has {format_bytes(need)}" if need else "")
+    summary = f"{format_bytes(free)} free" + (f", the newest snapshot has {format_bytes(need)}" if need else "")
     if free < 2 * need:
-        return Checkup(check, WRONG, f"{told}: the next one may not fit", remedy)
-    return Checkup(check, GOOD, told)
+        return Checkup(check, WRONG, f"{summary}: the next one may not fit", remedy)
+    return Checkup(check, GOOD, summary)
 
 
 def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
@@ -268,14 +270,14 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         return
     overdue = [reader for reader in found if reader.is_overdue]
     for reader in overdue:
-        message = f"{reader.kind} {reader.id} ({reader.target} on {reader.host}) is silent, and keeps nothing any more"
+        message = f"{reader.kind} {reader.id} ({reader.target} on {reader.host}) is silent, so pruning ignores it"
         where = f" --farm {shlex.quote(patient.farm)}" if patient.farm else ""
         yield Checkup("readers", NOTE, message, f"wlc farm forget {shlex.quote(patient.place)} {reader.id}{where}")
     for member in tree.stuck:
-        message = f"{member.kind} {member.id} ({member.url}) is behind and does not come further"
+        message = f"{member.kind} {member.id} ({member.url}) is behind and makes no progress"
         yield Checkup("readers", WRONG, message, going_on(member, tree.url))
     if not overdue and not tree.stuck:
-        yield Checkup("readers", GOOD, f"{len(found)} registered, all seen recently, none stuck")
+        yield Checkup("readers", GOOD, f"{len(found)} readers registered, all seen recently, none stuck")
 
 
 def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:
@@ -284,9 +286,9 @@ def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:
     except FarmError as error:
         return Checkup("retention", WRONG, error.message, error.hint or f"wlc farm verify {patient}")
     if kept.policy is None or kept.policy.keep is None:
-        message = "no policy says what pruning keeps"
+        message = "there is no retention policy"
         return Checkup("retention", NOTE, message, f"wlc retention {patient} --keep 30d --snapshot-every 1d")
     if not kept.window.covers(kept.policy.keep, utc_now()):
-        message = f"one cannot go back {format_age(kept.policy.keep)} yet, which the policy wants"
+        message = f"the farm does not reach back {format_age(kept.policy.keep)} yet, as the policy asks"
         return Checkup("retention", NOTE, message, f"wlc retention {patient}")
-    return Checkup("retention", GOOD, f"one can go back {format_age(kept.policy.keep)}, or to the beginning")
+    return Checkup("retention", GOOD, f"the farm reaches back {format_age(kept.policy.keep)}, or to its beginning")

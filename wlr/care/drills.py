@@ -39,14 +39,14 @@ class Drill(ForPeople):
     """The result of a drill.
 
     Attributes:
-        tick: The transaction that was restored to; `clock`: when it was committed.
-        snapshot: Tick of the snapshot that it started from; None if it started from the beginning of the log.
+        tick: The restored transaction; `clock`: its commit time.
+        snapshot: Tick of the snapshot at the start; None for the beginning of the log.
         transactions: Number of transactions replayed after it.
         restore_s: Seconds that the restore took; `verify_s`: seconds that the verification took.
-        is_sound: Every table with a digest in the log has that digest, and the log has lost none.
+        is_sound: Every table has its digest in the log, and the log has lost none.
         differing: The other tables.
-        can_go_back_to: Time from which on every state can be reached; `can_go_back_to_tick`: its tick.
-        covered: Share of the ticks from there to the last one whose log the restore replayed, from 0 to 1.
+        can_go_back_to: Oldest time from which every state can be restored; `can_go_back_to_tick`: its tick.
+        covered: Share of the ticks since then whose log the restore replayed, from 0 to 1.
     """
 
     database: str
@@ -94,7 +94,7 @@ def drill(
     database = wlc.resolve(db, farm, storage_options=storage_options)
     window, first, last = _reachable(database)
     chosen = window.reached_from(choose_tick(window.older, first, last, seed)) if tick is None else parse_tick(tick)
-    # A random tick that fits only together with later ones gives way to the first of them with which it does.
+    # If a random tick fits only together with later ones, drill the first tick that fits.
     later = () if tick is not None else group_sizes(last - chosen)
     ticks = [chosen, *(window.reached_from(chosen + more) for more in later)]
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
@@ -107,8 +107,8 @@ def drill(
         found = verify(into, storage_options=storage_options, progress=progress)
         verified = time.monotonic()
     wrong = tuple(table.table for table in (*found.differing, *found.unverifiable))
-    told = f"restored to tick {result.tick}, {', '.join(wrong)} differ from the log" if wrong else ""
-    note_proof(database, drilled=proof(result.tick, told))
+    problem = f"restored to tick {result.tick}, {', '.join(wrong)} differ from the log" if wrong else ""
+    note_proof(database, drilled=proof(result.tick, problem))
     return Drill(
         database.name,
         result.tick,
@@ -128,19 +128,19 @@ def drill(
 
 
 def _restored(restore: Callable[..., Replicated], work: Path, ticks: Sequence[int]) -> tuple[float, Replicated]:
-    """Restore to the first tick at which a replica can stop; return when that began, too."""
+    """Restore to the first tick at which a replica can stop; also return the start time."""
     for tick in ticks[:-1]:
         began = time.monotonic()
         with suppress(InseparableError):
             return began, restore(tick=tick)
-        # The next one begins anew, for it says from which snapshot.
+        # The next tick starts again, to report its own snapshot.
         shutil.rmtree(work)
         work.mkdir()
     return time.monotonic(), restore(tick=ticks[-1])
 
 
 def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:
-    """Return how far back one can go, the first tick that is worth a drill, and the last one.
+    """Return the window of restorable states, the first tick that is worth a drill, and the last one.
 
     Raises:
         InvalidError: Nothing was published yet.
@@ -148,23 +148,23 @@ def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:
     window = read_window(database)
     if window.tick is None:
         if database.batch_numbers():
-            message = f"nothing of {database.url} can be restored: log files are missing behind its newest snapshot"
+            message = f"no state of {database.url} can be restored: log files are missing after its newest snapshot"
             raise InvalidError(message, hint=f"wlc farm verify {shlex.quote(database.url)}", path=database.url)
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
     last = log_reader.last_tick(database, database.batch_numbers())
-    # An empty database, with which a log without a snapshot at tick 0 begins, would prove nothing.
+    # Restoring the empty database at tick 0 would prove nothing.
     first = window.tick if window.tick or 0 in database.snapshot_ticks() else 1
     return window, min(first, last), last
 
 
 def choose_tick(older: Sequence[int], first: int, last: int, seed: int | None = None) -> int:
-    """Choose a transaction that can still be restored, at random: from the first to the last, or a single snapshot."""
-    chosen = Random(seed).randint(first - len(older), last)  # noqa: S311 - Nobody gains by guessing it.
+    """Choose a restorable transaction at random: from the first to the last, or a single snapshot."""
+    chosen = Random(seed).randint(first - len(older), last)  # noqa: S311 - Predicting it is harmless.
     return chosen if chosen >= first else older[chosen - first]
 
 
 def covered(window: Window, snapshot: int | None, tick: int, last: int) -> float:
-    """Return the share of the window's ticks that a restore replayed, from 0 to 1; 1 where there is only one state."""
+    """Return the share of the window's ticks that a restore replayed, from 0 to 1; 1 for a single state."""
     assert window.tick is not None
     if tick < window.tick:
         return 0.0

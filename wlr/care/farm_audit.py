@@ -1,6 +1,6 @@
-"""Check a farm's database from end to end: every file is there, is what was written, and fits the others.
+"""Check a farm's database from end to end: every file exists, is unchanged, and fits the others.
 
-How far earlier audits of a farm's database have come, remembered on this machine.
+The progress of earlier audits of a farm's database, remembered on this machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FarmProblem(ForPeople):
-    """What is wrong with a file of the farm."""
+    """A problem of a file of the farm."""
 
     path: str
     problem: str
@@ -59,14 +59,14 @@ class FarmAudit(ForPeople):
     """The result of checking a farm's database.
 
     Attributes:
-        batches: Log files that this run read; `verified_before`: those that an earlier run had verified.
+        batches: Log files that this run read; `verified_before`: log files that an earlier run had verified.
         files: Data files of batches and snapshots that this run read; `bytes`: their size.
         snapshots: Snapshots that this run read.
-        problems: Everything that is wrong, in the order in which it was found; empty if the farm is sound.
-        can_go_back_to: Time from which on every state can be reached, `can_go_back_to_tick`: its tick; None where
-            nothing was published or files are damaged.
-        covers_window: Every state of the wanted window can be reached, or nothing was ever deleted; None if no window
-            is wanted.
+        problems: All problems, in the order of discovery; empty if the farm is sound.
+        can_go_back_to: Oldest time from which every state can be restored, `can_go_back_to_tick`: its tick; None
+            before the first publication, or if files are damaged.
+        covers_window: Every state of the requested window can be restored, or nothing was ever deleted; None without a
+            window.
     """
 
     url: str
@@ -92,23 +92,23 @@ def verify_farm(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> FarmAudit:
-    """Read a farm's database and check that every file is there, is what was written, and fits the others.
+    """Read a farm's database and check that every file exists, is unchanged, and fits the others.
 
-    Log files: checksums, chain, ticks, numbers. Data files: size, checksum, and that their rows are the changes that
-    the log file lists and lead to the digests that it names. Snapshots: the same, and that they equal what the log
-    leads to. What an earlier run on this machine verified is not read again.
+    Log files: checksums, chain, ticks, numbers. Data files: size, checksum, and that their rows are the changes listed
+    in the log file and lead to its digests. Snapshots: the same, and that they equal the state of the log. Files that
+    an earlier run on this machine verified are not read again.
 
     Args:
         db: Name in the farm, URL of the database's folder there, or path of the master.
         farm: URL of the farm, for a bare name.
         full: Read everything again.
-        window: Check that every state of this long can be reached, for example `30d`.
+        window: Check that every state of this period can be restored, for example `30d`.
         storage_options: Options of the farm's file system.
         progress: Called with units done, units in all, and what is being done.
 
     Raises:
         InvalidError: There is no such database.
-        UnavailableError: The farm is out of reach: try again.
+        UnavailableError: The farm is unreachable: try again.
     """
     wanted = parse_age(window)
     database = wlc.resolve(db, farm, storage_options=storage_options)
@@ -153,7 +153,7 @@ class _AuditRun:
         self._batches = self._files = self._bytes = self._rows = self._snapshots = 0
 
     def all(self) -> FarmAudit:
-        """Check everything that was not verified before."""
+        """Check all unverified files."""
         database = self._database
         config = database.config()
         numbers, ticks = database.batch_numbers(), database.snapshot_ticks()
@@ -177,9 +177,9 @@ class _AuditRun:
         if numbers and config.batches > numbers[-1] + 1:
             self._note(database.logs.url, f"{_batches(numbers[-1] + 1, config.batches - 1)} missing")
         named = parse_snapshot_folder(config.snapshot)
-        # A snapshot that is older than the newest one was pruned.
+        # A missing snapshot older than the newest one was pruned.
         if named is not None and named > max(ticks, default=-1):
-            self._note(f"{database.url}/{config.snapshot}", "wlc.config names this snapshot, and it is not there")
+            self._note(f"{database.url}/{config.snapshot}", "wlc.config names this snapshot, which is missing")
         if not self._problems:
             database.repair_config(numbers, ticks)
         self._note_for_witness(numbers)
@@ -204,13 +204,13 @@ class _AuditRun:
             self._error(error)
 
     def _note_for_witness(self, numbers: list[int]) -> None:
-        """Let the reader's witness see the end of a farm in which all is well."""
+        """Show the end of a sound farm to the reader's witness."""
         if self._database.witness is not None and numbers and not self._problems:
             batch, chain = self._database.read_batch(numbers[-1])
             self._database.witness.note(Position(batch.history, batch.last, batch.number, chain))
 
     def _known_start(self, numbers: list[int]) -> int:
-        """Return the number of the last batch that need not be read again, once it is known to be the same."""
+        """Return the number of the last verified batch, after checking that it is unchanged."""
         found = self._found
         if found.batch not in numbers:
             self._forget(0)
@@ -222,7 +222,7 @@ class _AuditRun:
             return found.batch
         if chain != found.chain:
             place = f"{self._database.logs.url}: batch {found.batch}"
-            self._note(place, "is another one than the one that was verified before; --full reads all again")
+            self._note(place, "differs from the verified batch of that number; --full reads all files again")
         return found.batch
 
     # Batches
@@ -230,7 +230,7 @@ class _AuditRun:
     def _batch(self, number: int, manifests: Mapping[int, Manifest]) -> Batch | None:
         """Check one log file and its data files; return None if the log file itself is damaged."""
         found = self._found
-        # Nothing is known of the chain after a batch that is damaged.
+        # The chain after a damaged batch is unknown.
         previous = found.chain or None if found.batch == number - 1 else None
         try:
             batch, chain = self._database.read_batch(number, previous)
@@ -244,8 +244,8 @@ class _AuditRun:
         local: dict[str, Path] = {}
         try:
             # Every file is checked, so that every damaged one is named.
-            told = _listed(batch)
-            sound = [self._data_file(file, told.get(file.file.path, {}), local) for file in batch.files]
+            listed = _listed(batch)
+            sound = [self._data_file(file, listed.get(file.file.path, {}), local) for file in batch.files]
             if all(sound):
                 self._follow(batch, local)
         except duckdb.Error as error:
@@ -265,8 +265,8 @@ class _AuditRun:
             if position.history == batch.history and position.batch == batch.number - 1:
                 self._found.digests = dict(manifest.digests)
 
-    def _data_file(self, file: TableFile, told: Mapping[int, list[int]], fetched: dict[str, Path]) -> bool:
-        """Check that the rows of a data file are those that its log file lists, per tick and weight."""
+    def _data_file(self, file: TableFile, listed: Mapping[int, list[int]], fetched: dict[str, Path]) -> bool:
+        """Check that the rows of a data file are those in its log file, per tick and weight."""
         where = f"{self._database.logs.url}/{file.file.path}"
         try:
             local = fetched[file.file.path] = self._database.fetch(file)
@@ -288,14 +288,14 @@ class _AuditRun:
             self._note(where, _unreadable(error))
             return False
         rows = {tick: counts for tick, *counts, count in counted if sum(counts) == count}
-        if rows != told or len(rows) != len(counted):
-            wrong = sorted(tick for tick in rows.keys() | told.keys() if rows.get(tick) != told.get(tick))
-            self._note(where, f"its rows of transaction {wrong[0] if wrong else '?'} are not those of the log file")
+        if rows != listed or len(rows) != len(counted):
+            wrong = sorted(tick for tick in rows.keys() | listed.keys() if rows.get(tick) != listed.get(tick))
+            self._note(where, f"its rows of transaction {wrong[0] if wrong else '?'} differ from the log file")
             return False
         return True
 
     def _follow(self, batch: Batch, local: Mapping[str, Path]) -> None:
-        """Check that the row images of a batch lead to the digests that it names."""
+        """Check that the row images of a batch lead to its digests."""
         files = {file.file.path: file for file in batch.files}
 
         def total(path: str, first: int, last: int) -> int:
@@ -305,14 +305,14 @@ class _AuditRun:
         ledger = Ledger(self._found.digests, total)
         ledger.follow(batch.transactions)
         followed = ledger.changed()
-        for name, told in batch.digests.items():
-            if (own := followed.get(name, told)) != told:
+        for name, named in batch.digests.items():
+            if (own := followed.get(name, named)) != named:
                 where = f"{self._database.logs.url}: batch {batch.number}"
-                self._note(where, f"its changes lead to {_shown(own)} in {name}, it says {_shown(told)}")
+                self._note(where, f"its changes lead to {_shown(own)} in {name}, it says {_shown(named)}")
         self._note_lost(batch, followed)
 
     def _note_lost(self, batch: Batch, followed: Collection[Name]) -> None:
-        """Note a batch that does not say what tables hold whose digests the log had: nobody can verify them."""
+        """Report a batch without digests of tables that had digests in the log: they cannot be verified."""
         changes = [record for found in batch.transactions for record in found.records if isinstance(record, Ddl)]
         altered = {name for ddl in changes for name in touched_tables(ddl)}
         known = self._found.digests.keys() - batch.digests.keys() - batch.undigested - altered
@@ -334,27 +334,27 @@ class _AuditRun:
             return None
 
     def _compare_snapshots(self, batch: Batch, manifests: Mapping[int, Manifest]) -> None:
-        """Compare the snapshot at the end of a batch with the log, and take over digests that the log does not name."""
+        """Compare the snapshot at the end of a batch with the log, and adopt digests that the log lacks."""
         manifest = manifests.get(batch.last)
         if manifest is None or manifest.position.history != batch.history:
             return
         where = f"{self._database.url}: snapshot {batch.last}"
         if (manifest.position.batch, manifest.position.chain) != (batch.number, self._found.chain):
             return
-        for name, told in manifest.digests.items():
-            followed = self._found.digests.setdefault(name, told)
-            if followed != told:
-                self._note(where, f"{name} has {_shown(told)}, the log leads to {_shown(followed)}")
+        for name, named in manifest.digests.items():
+            followed = self._found.digests.setdefault(name, named)
+            if followed != named:
+                self._note(where, f"{name} has {_shown(named)}, the log leads to {_shown(followed)}")
 
     def _is_made_up(self, manifest: Manifest, numbers: Sequence[int]) -> bool:
         try:
             found = is_made_up(self._database, manifest.position, numbers)
         except CorruptError:
-            # The log file was noted.
+            # The log file was reported.
             return True
         if found:
             where = f"{self._database.url}: snapshot {manifest.position.tick}"
-            self._note(where, "the log has no such moment, so that its master did not take it")
+            self._note(where, "the log has no such tick, so its master did not take it")
         return found
 
     def _snapshot(self, manifest: Manifest, numbers: Sequence[int]) -> None:
@@ -395,10 +395,10 @@ class _AuditRun:
                 self._note(f"{where}: {file.path}", f"it has {part.rows} rows, the manifest says {file.rows}")
                 return False
             total = digest.plus(total, part.rows, part.sum)
-        told = manifest.digests.get(name, total)
-        if told != total:
-            self._note(where, f"{name} holds {_shown(total)}, the manifest says {_shown(told)}")
-        return told == total
+        named = manifest.digests.get(name, total)
+        if named != total:
+            self._note(where, f"{name} holds {_shown(total)}, the manifest says {_shown(named)}")
+        return named == total
 
     # Reporting
 
@@ -415,7 +415,7 @@ class _AuditRun:
         self._problems.append(FarmProblem(path, problem))
 
     def _error(self, error: FarmError) -> None:
-        """Note what is wrong with a file; raise any error that says nothing about the file."""
+        """Report a problem of a file; raise any error that does not concern the file."""
         if not isinstance(error, CorruptError | MissingError):
             raise error
         self._note(error.path or self._database.url, error.message)
@@ -456,8 +456,8 @@ class AuditProgress:
     Attributes:
         batch: Number of the last batch; `chain`: its hash.
         history: The history it belongs to.
-        digests: What tables hold after it.
-        snapshots: Checksum of every manifest that was verified with its files, by tick.
+        digests: Digests after it.
+        snapshots: Checksum of every manifest verified with its files, by tick.
     """
 
     batch: int = 0
@@ -468,18 +468,18 @@ class AuditProgress:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which this machine remembers what it can do without."""
+    """Return this machine's cache folder."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return Path(os.environ.get(CACHE_VARIABLE) or caches / "dbfarm")
 
 
 def progress_file(database: FarmDatabase) -> Path:
-    """Return the path of the file in which this machine remembers what it has verified of a database."""
+    """Return the path of this machine's record of verified files of a database."""
     return cache_folder() / f"verified-{hashlib.sha256(database.url.encode()).hexdigest()[:24]}.json"
 
 
 def recall(memory: Path) -> AuditProgress:
-    """Read what is remembered; a file that cannot be read counts as nothing, so that everything is verified again."""
+    """Read the record; an unreadable one counts as empty, so that everything is verified again."""
     try:
         content = json.loads(memory.read_bytes())
         if content["format"] != _FORMAT:
@@ -492,7 +492,7 @@ def recall(memory: Path) -> AuditProgress:
 
 
 def remember(memory: Path, found: AuditProgress) -> None:
-    """Remember what was verified; a failure to write only costs the next audit time."""
+    """Write the record; a failure only costs the next audit time."""
     content = {
         "format": _FORMAT,
         "batch": found.batch,

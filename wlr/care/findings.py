@@ -1,4 +1,4 @@
-"""Turns what a check has found into an error with the command that goes on from there."""
+"""Turns the result of a check into an error with the next command."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def check_audit(audit: FarmAudit, db: str, window: str | timedelta | None = None) -> None:
-    """Refuse a farm with problems, or one that does not reach back far enough.
+    """Refuse a farm with problems, or one whose window is too short.
 
     Args:
-        audit: What `verify_farm` returned.
-        db: The database, as the user named it.
-        window: How far back one must be able to go.
+        audit: Result of `verify_farm`.
+        db: The user's name of the database.
+        window: The requested window.
 
     Raises:
-        CorruptError: There is a problem.
+        CorruptError: The farm has a problem.
     """
     if audit.problems:
         count = len(audit.problems)
@@ -39,13 +39,14 @@ def check_audit(audit: FarmAudit, db: str, window: str | timedelta | None = None
         wanted = window if isinstance(window, str) else format_age(window)
         since = format_time(audit.can_go_back_to) if audit.can_go_back_to else "nothing"
         raise CorruptError(
-            f"{audit.url} does not reach {wanted} back: one can go back to {since} (tick {audit.can_go_back_to_tick})",
+            f"{audit.url} does not reach {wanted} back: its oldest restorable state is {since}"
+            f" (tick {audit.can_go_back_to_tick})",
             hint=f"keep more from now on: wlc retention {shlex.quote(db)} --keep {shlex.quote(wanted)}",
         )
 
 
 def check_verified(found: Verified, target: str) -> None:
-    """Refuse a replica that does not hold what its master's log says.
+    """Refuse a replica whose digests differ from its master's log.
 
     Raises:
         CorruptError: A table differs, or cannot be verified.
@@ -55,26 +56,26 @@ def check_verified(found: Verified, target: str) -> None:
         listed = [check.table for check in found.differing]
         options = "".join(f" --table {shlex.quote(name)}" for name in listed)
         raise CorruptError(
-            f"{', '.join(listed)} of {place} {'is' if len(listed) == 1 else 'are'} not as in the master at"
+            f"{', '.join(listed)} of {place} {'differs' if len(listed) == 1 else 'differ'} from the master at"
             f" tick {found.tick}",
             hint=f"wlr repair {shlex.quote(str(place))}{options}",
         )
     if found.unverifiable:
         listed = [check.table for check in found.unverifiable]
         raise CorruptError(
-            f"{', '.join(listed)} of {place} cannot be verified: the log has lost the digests that it had",
+            f"{', '.join(listed)} of {place} cannot be verified: the log has lost their digests",
             hint=f"wlc farm verify {shlex.quote(found.master)}",
         )
 
 
 def check_drill(done: Drill, db: str) -> None:
-    """Refuse a restored database that does not hold what the log says.
+    """Refuse a restored database whose digests differ from the log.
 
     Raises:
         CorruptError: A table differs.
     """
     if not done.is_sound:
         raise CorruptError(
-            f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} are not what the log says",
+            f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} differ from the log",
             hint=f"wlc farm verify {shlex.quote(db)} --full",
         )

@@ -51,10 +51,10 @@ def snapshot_from_log(
     Raises:
         ReplayError: A transaction cannot be applied.
         UnsupportedError: The log holds a schema change that cannot be part of a snapshot; take one from the master.
-        UnavailableError: The farm is out of reach: try again.
+        UnavailableError: The farm is unreachable: try again.
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    # The master takes none meanwhile that is due.
+    # The lease delays a due snapshot of the master.
     busy = taking_snapshot(database.store, database.name)
     with busy, tempfile.TemporaryDirectory(prefix="wlr-snapshot-") as work:
         lake = folder_target(Path(work) / "lake")
@@ -71,14 +71,14 @@ def _publish(database: FarmDatabase, lake: Lake, made_from: int | None) -> Manif
         schema = _with_originals(database, database.read_manifest(made_from), manifest.position) or schema
     manifest = replace(manifest, schema=schema[0], schema_after=schema[1], vector=_vector(database, manifest.position))
     published = database.publish_snapshot(manifest, files)
-    # What is there is there: who finds the configuration behind, as the next snapshot, prune or verify, repairs it.
+    # The snapshot is complete: the next snapshot, prune or verify updates a stale configuration.
     with suppress(UnavailableError):
         _name(database, published)
     return published
 
 
 def _name(database: FarmDatabase, manifest: Manifest) -> None:
-    """Let `wlc.config` name a snapshot of its history; that takes two requests, between which few others come."""
+    """Make `wlc.config` name a snapshot of its history, with two requests, so that a conflict is rare."""
     position = manifest.position
 
     def named(config: Config) -> Config:
@@ -93,15 +93,15 @@ def _name(database: FarmDatabase, manifest: Manifest) -> None:
 def _with_originals(
     database: FarmDatabase, base: Manifest, position: Position
 ) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]] | None:
-    """Return the schema's statements with their originals in the master's dialect; None if the master is a DuckDB.
+    """Return the schema's statements with their originals in the master's dialect; None for a DuckDB master.
 
-    The lake's own statements are DuckDB's. On an empty database, the statements of the snapshot and then those of the
-    log lead to the same schema.
+    The lake's own statements are in DuckDB's dialect. On an empty database, the statements of the snapshot and of the
+    log build the same schema.
     """
     statements = [*base.schema, *base.schema_after]
     if all(statement.original is None for statement in statements):
         return None
-    told = len(statements)
+    known = len(statements)
     start = base.position
     numbers = database.batch_numbers()
     first = start.batch if start.batch in numbers else start.batch + 1
@@ -109,11 +109,13 @@ def _with_originals(
         if batch.number > position.batch:
             break
         if batch.number == position.batch and chain != position.chain:
-            raise UnavailableError(f"batch {batch.number} of {database.name} changed meanwhile", hint="Try again.")
+            raise UnavailableError(
+                f"batch {batch.number} of {database.name} changed during the snapshot", hint="Try again."
+            )
         for transaction in batch.transactions:
             if start.tick < transaction.tick <= position.tick:
                 statements += [record for record in transaction.records if isinstance(record, Ddl)]
-    for statement in statements[told:]:
+    for statement in statements[known:]:
         if any(isinstance(e, AlteredObject) and any(old is None for old, _ in e.values) for e in statement.does):
             raise UnsupportedError(
                 f"{statement.object} got a new value since the snapshot at tick {base.position.tick}, and PostgreSQL"
@@ -124,11 +126,13 @@ def _with_originals(
 
 
 def _vector(database: FarmDatabase, position: Position) -> Mapping[str, int]:
-    """Return per history the last tick contained, from the snapshot or the batch at the position."""
+    """Return the vector at the position, from the snapshot or the batch."""
     ticks = database.snapshot_ticks()
     if position.tick in ticks:
         return database.read_manifest(position.tick).vector
     batch, _ = database.read_batch(position.batch)
     if batch.last != position.tick:
-        raise UnavailableError(f"batch {position.batch} of {database.name} changed meanwhile", hint="Try again.")
+        raise UnavailableError(
+            f"batch {position.batch} of {database.name} changed during the snapshot", hint="Try again."
+        )
     return batch.vector

@@ -1,4 +1,4 @@
-"""Make tables of a replica equal to the master's: only rows that differ are written."""
+"""Make tables of a replica equal to the master's, writing only differing rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RepairedTable(ForPeople):
-    """What was changed in one table of a replica."""
+    """The changes of one table of a replica."""
 
     table: str
     added: int
@@ -39,9 +39,9 @@ def repair(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[RepairedTable]:
-    """Make tables of a replica what they are in the master at the replica's tick; only rows that differ are written.
+    """Make tables of a replica equal to the master's at the replica's tick, writing only differing rows.
 
-    Changes of accepted transactions, which replay skipped, are applied too.
+    This also applies changes of accepted transactions, which replay skipped.
 
     Args:
         into: The replica.
@@ -58,7 +58,7 @@ def repair(
         with target.scanned(work, storage_options) as scan:
             names = chosen_tables(scan, tables)
             if absent := [str(name) for name in names if name not in scan.layouts]:
-                raise InvalidError(f"{target} has lost {', '.join(absent)}", hint="Make the replica anew.")
+                raise InvalidError(f"{target} has lost {', '.join(absent)}", hint="Rebuild the replica.")
             with opened_reference(scan.state, names, work, storage_options) as reference:
                 fixes = [reference.fix(scan, name, number) for number, name in enumerate(names)]
             state = scan.state
@@ -66,17 +66,17 @@ def repair(
         local = {fix.path: fix.local for fix in fixes}
         with target.open([work]) as replica:
             if replica.state.position != state.position:
-                raise UnavailableError(f"{target} was rolled forward meanwhile", hint="try again", path=str(target))
+                raise UnavailableError(f"another process rolled {target} forward", hint="try again", path=str(target))
             try:
                 replica.apply(step, lambda file: local[file.file.path])
             except StepError as error:
-                hint = "Repair the tables that it refers to with it, or make the replica anew."
+                hint = "Repair it together with the tables that it refers to, or rebuild the replica."
                 raise ReplayError(f"{target} cannot be repaired: {error.cause}", hint=hint) from error
         return [RepairedTable(str(fix.table), fix.added, fix.removed) for fix in fixes]
 
 
 def repair_step(state: ReplicaState, fixes: Sequence[TableFix]) -> Step:
-    """Make a step that changes rows and leaves the position as it is."""
+    """Make a step that changes rows and keeps the position."""
     position = state.position
     records = tuple(Change(fix.table, fix.path, fix.added, fix.removed) for fix in fixes if fix.added or fix.removed)
     now = state.clock or utc_now()

@@ -1,6 +1,6 @@
-"""What the owner of a replica sets: its beat, whether it is paused or may be written to, which failure is accepted.
+"""The owner's settings of a replica: its beat, pause and lock.
 
-Remove a replica from a database that holds more than it.
+Removes a replica from a database with other objects.
 
 Removes old ticks of a Parquet replica, and the files that only they need.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def beat(
     into: str | os.PathLike[str], beat_s: float | None = None, *, storage_options: Mapping[str, Any] | None = None
 ) -> float:
-    """Return, or set, how often a following replica looks for new log files, in seconds.
+    """Return, or set, how often a following replica checks for new log files, in seconds.
 
-    Until it is set, that is the master's beat, as of the last replication.
+    The default is the master's beat, as of the last replication.
 
     Raises:
         InvalidError: The beat is negative or not a number.
@@ -47,7 +47,7 @@ def beat(
 
 
 def place_read(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> str:
-    """Return the URL of the database's folder that a replica reads at present: its master's, or that of an upstream.
+    """Return the URL of the database's folder that a replica reads now: its master's, or that of an upstream.
 
     Raises:
         InvalidError: There is no replica.
@@ -58,7 +58,7 @@ def place_read(into: str | os.PathLike[str], *, storage_options: Mapping[str, An
 
 
 def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Let a replica or a feed stay where it is: rounds do nothing, whoever calls them, until `resume`.
+    """Pause a replica or a feed: rounds of any caller do nothing until `resume`.
 
     Args:
         into: The replica; or the file that a feed writes, or the feed's place in the farm, `DB/feeds/NAME`.
@@ -68,7 +68,7 @@ def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
 
 
 def resume(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Let a paused replica or feed go on with the next round."""
+    """Resume a paused replica or feed with the next round."""
     _set_paused(into, False, storage_options)
 
 
@@ -83,7 +83,7 @@ def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: 
 
 
 def unlock(into: str | os.PathLike[str]) -> None:
-    """Allow direct writes to replicated tables, to repair the replica by hand; `lock` ends it."""
+    """Allow direct writes to replicated tables, to repair the replica by hand, until `lock`."""
     _set_unlocked(into, True, "wlr replica unlock")
 
 
@@ -100,36 +100,36 @@ def _set_unlocked(into: str | os.PathLike[str], is_unlocked: bool, asked: str) -
 
 
 def refuse_unlocked(state: ReplicaState, target: Target, why: str) -> None:
-    """Refuse to make an unlocked replica anew.
+    """Refuse to rebuild an unlocked replica.
 
     Args:
-        state: What it remembers.
+        state: Its state.
         target: The replica.
-        why: It would have to be made anew.
+        why: The cause of the rebuild.
 
     Raises:
         InvalidError: It is unlocked.
     """
     if state.is_unlocked:
         raise InvalidError(
-            f"{target} is unlocked, and making it anew would lose what its owner wrote to its tables; {why}",
-            hint=f"to lose that: wlr replica lock {shlex.quote(str(target))}, then again",
+            f"{target} is unlocked, and a rebuild would lose its owner's direct writes; {why}",
+            hint=f"to discard them: wlr replica lock {shlex.quote(str(target))}, then again",
             path=str(target),
         )
 
 
 def drop(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Remove a replica from the DuckDB file that it was adopted into, and let its farm forget it.
+    """Remove a replica from the DuckDB file that it was adopted into, and end its registration in the farm.
 
     Args:
-        into: The file; what else it holds stays.
+        into: The file; its other objects stay.
         storage_options: Options of the farm's file system.
 
     Returns:
         Whether the farm has forgotten it. Otherwise `wlc.forget` does that.
 
     Raises:
-        InvalidError: There is no replica, it has the place for itself, or something of the owner's depends on it.
+        InvalidError: There is no replica, it was not adopted, or an object of the owner depends on it.
         UnavailableError: The file is in use.
     """
     target = target_at(into, storage_options)
@@ -139,7 +139,7 @@ def drop(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
     try:
         wlc.forget(registered, state.id, storage_options=storage_options)
     except FarmError:
-        # It was not registered, or the farm is out of reach.
+        # It was not registered, or the farm is unreachable.
         return False
     return True
 
@@ -151,17 +151,16 @@ def prune(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PrunedTicks:
-    """Remove ticks of a Parquet replica that need not stay readable, and every file that no tick names.
+    """Remove ticks of a Parquet replica beyond its retention, and every file that no tick names.
 
     Args:
         into: A Parquet replica.
-        keep: How much stays: a number of old ticks, an age such as "3 days", or "" for all; what the replica
-            remembers if omitted.
-        dry_run: Only say what would be removed.
+        keep: Retention: a number of old ticks, an age such as "3 days", or "" for all; the remembered one if omitted.
+        dry_run: Only report the plan.
         storage_options: Options of the replica's file system.
 
     Raises:
-        InvalidError: There is no such replica, or `keep` is neither.
+        InvalidError: There is no such replica, or `keep` is invalid.
         UnavailableError: Another process is writing to the replica: try again.
     """
     return Lake.required(target_at(into, storage_options), "wlr lake prune").prune(keep, dry_run=dry_run)

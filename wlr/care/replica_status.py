@@ -1,4 +1,4 @@
-"""Where a replica stands: its position, its lag behind the farm, its last failure."""
+"""The status of a replica: its position, its lag behind the farm, its last failure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from wlr.replay.plan.failure import Failure
 
 
-# A round holds the file of a replica while it applies a step, which mostly takes less than this.
+# A round holds the file of a replica while it applies a step, which usually takes less than this.
 _PATIENCE_S = 3.0
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus(ForPeople):
-    """Where a replica stands.
+    """The status of a replica.
 
     Attributes:
         master: The place that it reads.
@@ -37,17 +37,17 @@ class ReplicaStatus(ForPeople):
         failure: The transaction that could not be applied; None if the last run succeeded.
         tables: Patterns of the tables it replicates; empty for all.
         is_unlocked: Its owner allows direct writes to replicated tables.
-        is_paused: Its owner wants it to stay where it is.
-        keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
-        open_tables: Whose readers a Parquet replica's tables are open to, "delta"; empty for nobody.
-        left_out: What it does not have because its engine cannot hold or make it, or because only PostgreSQL has it
-            (views, indexes, constraints …), by name, with the cause. It holds no rows.
-        upstream: Id of the upstream that it chose or is pinned to, as `wlc tier show` shows it; empty if it reads what
-            it was given.
-        registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
-        filters: What it holds of the tables that it has not whole, in words.
-        proofs: If it reads a site: how far that one had read the logs of the others, which proves to
-            `wlr replica switch` that the replica can go on from there.
+        is_paused: Its owner has paused it.
+        keep: Retention of old ticks of a Parquet replica: a number, or an age; empty for all.
+        open_tables: Format in which a Parquet replica's tables are open to readers, "delta"; empty for none.
+        left_out: Objects without rows that it lacks because its engine cannot hold or make them, or because only
+            PostgreSQL has them (views, indexes, constraints …), by name, with the cause.
+        upstream: Id of the upstream that it chose or is pinned to, as `wlc tier show` shows it; empty if its place is
+            fixed.
+        registries: URLs of the registries from which it chooses; the first one decides. Empty likewise.
+        filters: Filters of its partly replicated tables, in words.
+        proofs: If it reads a site: the positions of this site in the logs of the others, which prove to `wlr replica switch`
+            that the replica can continue from there.
     """
 
     master: str
@@ -72,7 +72,7 @@ class ReplicaStatus(ForPeople):
 
 
 def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
-    """Return where a replica stands, and how far it is behind the farm.
+    """Return the status of a replica, with its lag behind the farm.
 
     Args:
         into: The replica.
@@ -107,7 +107,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
 
 
 def chosen(attachment: Attachment | None) -> tuple[str, tuple[str, ...]]:
-    """Return the id of the upstream that a reader reads, and the registries that know it."""
+    """Return the id of a reader's upstream, and the registries that list it."""
     return (attachment.upstream, attachment.registries or (attachment.registry,)) if attachment else ("", ())
 
 
@@ -122,14 +122,14 @@ def clock(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
 
 
 def _state(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> ReplicaState:
-    """Read what a replica remembers of itself; wait for a moment for another process that is using it."""
+    """Read a replica's state; wait for a moment if another process uses it."""
     target, end = target_at(into, storage_options), time.monotonic() + _PATIENCE_S
     while True:
         try:
             return target.read_state()
         except UnavailableError as error:
             if time.monotonic() >= end:
-                error.hint = error.hint or "wlc farm replicas DB shows what its farm knows of it"
+                error.hint = error.hint or "wlc farm replicas DB shows its registration in the farm"
                 raise
         time.sleep(_LOOK_EVERY_S)
 
@@ -137,8 +137,8 @@ def _state(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
 def lag(
     master: str, tick: int, clock: datetime | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[float | None, int | None]:
-    """Return how far a reader at a tick and commit time is behind the farm, in seconds and ticks; None if unknown."""
-    # Who asks a replica only where it stands needs nothing of the farm.
+    """Return the lag of a reader at a tick and commit time, in seconds and ticks; None if unknown."""
+    # Reading only the position of a replica needs no farm.
     from wlc.farm.database import open_database
 
     try:

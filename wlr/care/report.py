@@ -1,4 +1,4 @@
-"""What a report on a database says; the page and the command's JSON show the same values."""
+"""The facts of a report on a database; the page and the command's JSON show the same values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _PERIOD = timedelta(days=30)
-# A report reads the log files of its period; more would keep a reader of the page waiting.
+# A report reads the log files of its period; more would take too long.
 _MOST_BATCHES = 5_000
 _MOST_SNAPSHOTS = 100
 _URGENCY = (WRONG, NOTE, GOOD)
@@ -53,12 +53,12 @@ class SnapshotFact:
 
 @dataclass(frozen=True, slots=True)
 class BatchFact:
-    """What a batch says of the time it was published at.
+    """The facts of a batch at its publication.
 
     Attributes:
-        arrived: When its log file was written, by the store's clock.
-        waited_s: How long its oldest transaction had waited by then.
-        rows: Rows in its data files: those added and those removed, so that an update counts twice.
+        arrived: Time of its log file, by the store's clock.
+        waited_s: Wait of its oldest transaction until then.
+        rows: Rows in its data files, added and removed, so an update counts twice.
         bytes: Size of its log file and its data files.
     """
 
@@ -84,22 +84,22 @@ class DatabaseReport:
     """Everything that a report shows.
 
     Attributes:
-        made: When the report was made.
-        since: The log was read from this time on; `is_cut`: the period has more batches than a report reads, and
-            `since` is later than was wanted.
-        entry: How the database is, as in the list of its farm.
+        made: Time of the report.
+        since: Start of the log that was read; `is_cut`: the period has more batches than a report reads, so `since` is
+            later than requested.
+        entry: State of the database, as in the list of its farm.
         log_bytes: Size of the whole log; `snapshot_bytes`: of the snapshots that are listed.
-        can_go_back_to: Time from which on every state can be reached; None where nothing was published.
-        older_ticks: Single states before it.
+        can_go_back_to: Oldest time from which every state can be restored; None before the first publication.
+        older_ticks: Single restorable states before it.
         rows: Rows of all tables in the newest snapshot, None without one.
-        bytes_per_row: Of the batches that were read; None without rows.
+        bytes_per_row: Average over the batches that were read; None without rows.
         snapshots: The newest first, at most 100; `snapshot_count`: all of them.
-        batches: Those of the period, rising.
+        batches: Batches of the period, rising.
         tables: Changed rows per table and day, rising by day.
-        readers: Who registered here; `tiers`: the tree of relays and their readers; `sites`: those of several masters.
-        checks: What `wlr.examine` found, what needs somebody first.
-        audit: What `wlr.verify_farm` found just now; None if it was not wanted.
-        problems: What could not be read, in sentences.
+        readers: Registered readers; `tiers`: the tree of relays and their readers; `sites`: sites of several masters.
+        checks: Results of `wlr.examine`, failed checks first.
+        audit: Result of `wlr.verify_farm`; None if not requested.
+        problems: Read errors, as sentences.
     """
 
     database: str
@@ -141,22 +141,22 @@ def report(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> DatabaseReport:
-    """Gather what there is to say about a database: its log, its window, who reads it, and what is wrong.
+    """Gather the facts of a database: its log, its window, its readers, and faults.
 
     Args:
-        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        db: Name in the farm, URL of the database's folder, or a source that remembers its farm.
         farm: URL of the farm, for a bare name; WLC_FARM if omitted.
-        since: Begin of the period whose log is read; 30 days ago if omitted. At most 5,000 batches are read.
-        verify: Verify the farm's files as well, which reads all of them that no earlier run has read.
+        since: Start of the period; 30 days ago if omitted. At most 5,000 batches are read.
+        verify: Also verify the farm's files, which reads all files that no earlier run has verified.
         storage_options: Options of the farm's file system.
-        progress: Called with what is done, what there is to do, and the unit.
+        progress: Called with units done, units in all, and the unit.
 
     Returns:
-        The facts; what is damaged is among its problems.
+        The facts; damages are among its problems.
 
     Raises:
         InvalidError: There is no such database, or the time cannot be understood.
-        UnavailableError: The farm is out of reach.
+        UnavailableError: The farm is unreachable.
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     now = utc_now()
@@ -203,7 +203,7 @@ def report(
 
 
 class _Asking:
-    """Asks for facts; what is damaged becomes a sentence, because a page that says so is worth more than none."""
+    """Gathers facts; a failure becomes a sentence, because a page with an error is better than none."""
 
     def __init__(self, database: FarmDatabase, storage_options: Mapping[str, Any] | None) -> None:
         self._url, self._options = database.url, storage_options
@@ -228,7 +228,7 @@ class _Log:
 
 
 def _log(database: FarmDatabase, begin: datetime, progress: Progress | None) -> _Log:
-    """Read the log files that arrived since a time, the newest 5,000 at most."""
+    """Read the log files that arrived since a time, at most the newest 5,000."""
     arrived = {
         number: entry.arrived
         for entry in database.logs.list(f"{database.name}_", recursive=False)
@@ -262,7 +262,7 @@ def _snapshot(database: FarmDatabase, tick: int) -> SnapshotFact:
 
 
 def published_per_hour(database: FarmDatabase, now: datetime) -> tuple[int, ...]:
-    """Return how many log files arrived in each of the last 24 hours, the oldest first."""
+    """Return the number of log files that arrived in each of the last 24 hours, the oldest hour first."""
     counts = [0] * 24
     for entry in database.logs.list(f"{database.name}_", recursive=False):
         hours = int((now - entry.arrived) / timedelta(hours=1))

@@ -1,8 +1,8 @@
-"""A report as one HTML file that needs nothing else: no network, no server.
+"""A report as one self-contained HTML file, without network or server.
 
-The charts of a report, drawn in the reader's browser by plotly.js, which the page carries with it.
+The charts of a report, drawn in the reader's browser by plotly.js, which the page contains.
 
-The page of a report as text, and as a file that is there whole or not at all.
+The page of a report as text, and as an atomically written file.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Length(float):
 
 
 def render(report: DatabaseReport, asset: str = "") -> str:
-    """Return the page of a report. Names and messages of the farm are escaped, wherever they stand.
+    """Return the page of a report. All names and messages of the farm are escaped.
 
     Args:
-        report: What it shows.
-        asset: URL of the program that draws charts; the page carries the program with it if omitted.
+        report: The report.
+        asset: URL of the program that draws charts; the page contains the program if omitted.
     """
     drawn = charts(report)
     return (
@@ -76,8 +76,8 @@ class ListedDatabase:
     """A line of the list of databases.
 
     Attributes:
-        name: What it is called here; `href`: where its page is.
-        counts: Log files that arrived in each of the last 24 hours, the oldest first; empty if that is not known.
+        name: Its name here; `href`: URL of its page.
+        counts: Log files that arrived in each of the last 24 hours, the oldest first; empty if unknown.
     """
 
     name: str
@@ -88,23 +88,23 @@ class ListedDatabase:
 
     @property
     def rank(self) -> int:
-        """Its state, the worst first."""
+        """Rank of its state, the worst first."""
         return STATES.index(self.entry.state)
 
     @property
     def commit_age(self) -> float:
-        """Seconds since the last commit; one that never was is the oldest."""
+        """Seconds since the last commit; a database without commits is the oldest."""
         return float("inf") if self.entry.age_s is None else self.entry.age_s
 
     @property
     def back_age(self) -> float:
-        """How far one can go back, in seconds."""
+        """Age of the oldest restorable state, in seconds."""
         since = self.entry.can_go_back_to
         return 0.0 if since is None else (self.made - since).total_seconds()
 
     @property
     def bars(self) -> list[tuple[int, float]]:
-        """Place and height, up to 10, of a bar for each hour in which something arrived."""
+        """Place and height, up to 10, of a bar for each hour with arrivals."""
         most = max(self.counts, default=0)
         return [(at, round(10 * count / most, 1)) for at, count in enumerate(self.counts) if count]
 
@@ -117,15 +117,15 @@ _COLUMNS = (
 
 
 def databases_page(entries: Sequence[ListedDatabase], failing: Sequence[WorkStanding]) -> str:
-    """Return the page that lists databases, and the works of a service that fail.
+    """Return the page that lists databases, and the failing jobs of a service.
 
     Raises:
         InvalidError: The packages that make pages are not installed; the hint names them.
     """
     require_packages()
     wrong = sum(each.entry.is_wrong for each in entries)
-    summary = f"Databases: {len(entries)}, {f'in need of someone: {wrong}' if wrong else 'nothing is wrong'}"
-    summary += f", failing works: {len(failing)}" if failing else ""
+    summary = f"Databases: {len(entries)}, {f'in need of attention: {wrong}' if wrong else 'nothing is wrong'}"
+    summary += f", failing jobs: {len(failing)}" if failing else ""
     made = utc_now()
     listed = sorted(entries, key=lambda each: (each.rank if each.entry.is_wrong else len(STATES), each.name))
     template = _environment(made).get_template("databases.html")
@@ -133,7 +133,7 @@ def databases_page(entries: Sequence[ListedDatabase], failing: Sequence[WorkStan
 
 
 def _environment(made: datetime) -> Environment:
-    # Everything is escaped but what this package made itself.
+    # Everything is escaped except this package's own markup.
     environment = Environment(
         loader=PackageLoader("wlr.care", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -150,7 +150,7 @@ def _environment(made: datetime) -> Environment:
 
 
 def shown(value: object, made: datetime | None = None) -> str:
-    """Write a value for people; times are in UTC, because the page can be read anywhere, with their age at `made`."""
+    """Write a value for people; times are in UTC, for readers anywhere, with their age at `made`."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -185,7 +185,7 @@ def _tiles(report: DatabaseReport) -> Iterator[tuple[str, object]]:
     yield "Committed", entry.clock
     yield "Publisher seen", entry.seen
     yield "Beat", format_age(timedelta(seconds=report.beat_s))
-    yield "Can go back to", report.can_go_back_to
+    yield "Restorable from", report.can_go_back_to
     yield "Slowest reader", _length(entry.lag_s)
     yield "Readers", len(report.readers)
     yield "Verified", entry.verified
@@ -197,7 +197,7 @@ def _tiles(report: DatabaseReport) -> Iterator[tuple[str, object]]:
 
 def _tables(report: DatabaseReport) -> Iterator[_Table]:
     yield (
-        "Who reads it",
+        "Readers",
         ("target", "kind", "host", "transaction", "transactions behind", "behind", "last seen", "keeps from pruning"),
         [
             (
@@ -242,28 +242,28 @@ def _tables(report: DatabaseReport) -> Iterator[_Table]:
     yield "Checks", ("check", "state", "found"), [(each.check, each.state, each.found) for each in report.checks]
 
 
-# More points than pixels show nothing; more tables than colours confuse.
+# More points than pixels are invisible; more tables than colours confuse.
 _MOST_POINTS = 500
 _MOST_TABLES = 8
-# Most of a day, which is the unit of an axis of dates in milliseconds.
+# Most of a day, in the axis' unit of milliseconds.
 _BAR_MS = 20 * 3_600_000
-# The bars of a database that is new would fill the chart.
+# The bars of a new database would fill the chart.
 _LEAST_DAYS = 3
 
 
 def script() -> str:
-    """Return the program that draws the charts, to be put into a page."""
+    """Return the program that draws the charts, for inclusion in a page."""
     return str(get_plotlyjs())
 
 
 def charts(report: DatabaseReport) -> dict[str, str]:
-    """Return for each chart that has something to show its title and its figure as JSON, safe inside a script."""
+    """Return title and figure (JSON, safe inside a script) of each chart with data."""
     figures = {
         "How long commits waited until they were published": _waited(report.batches),
         "Size of the log per day": _growth(report.batches),
         "Changed rows per table and day": _table_chart(report.tables),
     }
-    # What is between script tags must not end them.
+    # The text between script tags must not close them.
     return {title: figure.to_json().replace("<", "\\u003c") for title, figure in figures.items() if figure is not None}
 
 
@@ -310,7 +310,7 @@ def _add_days(figure: go.Figure, amounts: Mapping[date, int], name: str = "") ->
 
 
 def _span_days(figure: go.Figure, days: Collection[date]) -> None:
-    """Let the axis begin with the first day, and show all days and at least three."""
+    """Make the axis start with the first day, and show all days and at least three."""
     first, half = min(days), timedelta(hours=12)
     last = max(*days, first + timedelta(days=_LEAST_DAYS - 1))
     end = datetime.combine(last, time()) + half
@@ -332,7 +332,7 @@ def _table_chart(days: Sequence[TableDay]) -> go.Figure | None:
     for table in [*shown, ""]:
         found = {at: count for (name, at), count in rows.items() if name == table}
         if found:
-            # plotly reads some HTML in names.
+            # plotly interprets some HTML in names.
             _add_days(figure, found, html.escape(table) if table else "other tables")
     _span_days(figure, {day.day for day in days})
     figure.update_layout(barmode="stack", showlegend=True)
@@ -356,7 +356,7 @@ def require_packages() -> None:
 
 
 def report_page(report: DatabaseReport, asset: str = "") -> str:
-    """Return a report as one HTML page, which without an `asset` needs nothing from the network.
+    """Return a report as one HTML page, which needs no network without an `asset`.
 
     Raises:
         InvalidError: The packages that make pages are not installed; the hint names them.
@@ -366,7 +366,7 @@ def report_page(report: DatabaseReport, asset: str = "") -> str:
 
 
 def write_report(report: DatabaseReport, out: str | os.PathLike[str]) -> Path:
-    """Write the page of a report into a file, in place of what was there.
+    """Write the page of a report to a file, replacing an old one.
 
     Returns:
         The file.

@@ -1,4 +1,4 @@
-"""Undo transactions of a master: their net change, negated, is a new transaction, or several if DuckDB needs them."""
+"""Undo transactions of a master: their negated net change is a new transaction, or several if DuckDB needs them."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Undone(ForPeople):
-    """What undoing transactions gave.
+    """The result of undoing transactions.
 
     Attributes:
-        tick: The new transaction, the last one if there are several; None if nothing was left to undo, or nothing was
-            to be written.
-        undone: How many transactions were undone.
-        tables: How many rows of each table changed, by name.
+        tick: The new transaction, the last one of several; None if there was nothing to undo, or in a dry run.
+        undone: Number of undone transactions.
+        tables: Number of changed rows per table.
         is_dry_run: Nothing was written.
-        transactions: How many new transactions it takes, one behind the other.
+        transactions: Number of new, consecutive transactions.
     """
 
     tick: int | None
@@ -65,35 +64,35 @@ def undo(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Undone:
-    """Undo transactions of a master by a new one, which gives rows the values that they had before.
+    """Undo transactions of a master by a new one, which restores the old values of their rows.
 
-    A row that later transactions changed is a conflict, and then nothing is written. A row that is as it was before
-    is left alone, so that an undo whose outcome is unknown can be repeated; of a table without a primary key, rows
-    that were removed come back a second time. Transactions that wait to be published are published first.
+    A row that later transactions changed is a conflict, and nothing is written. A row with its old values is skipped,
+    so an undo with an unknown outcome can be repeated; but in a table without a primary key, removed rows would be
+    added twice. Pending transactions are published first.
 
-    DuckDB does not remove a row and one that refers to it in one transaction. Then there are several new ones, those
-    that refer to others first; nobody else commits between them, and nothing is written if the last one would fail.
+    DuckDB cannot remove a row and its referring row in one transaction. Such an undo takes several transactions,
+    referring rows first; no other transaction commits between them, and nothing is written if the last would fail.
 
     Args:
         source: Path of the master.
         first: The first transaction.
         last: The last one, included; only the first one if omitted.
-        table: Undo only what they did to this table: `schema.table`, or `table` in schema main.
-        force: Give rows the old values although they were changed since.
-        dry_run: Write nothing, and say what would be done.
+        table: Undo only changes of this table: `schema.table`, or `table` in schema main.
+        force: Restore the old values even of rows that were changed since.
+        dry_run: Write nothing, and report the plan.
         storage_options: Options of the farm's file system.
 
     Raises:
         ChangedSinceError: Rows were changed since; `conflicts` has them. Nothing was written.
-        UnsupportedError: One of the transactions changes the schema, or a table was altered since, or the kind of
-            master cannot do this.
+        UnsupportedError: One of the transactions changes the schema, or a table was altered since, or this kind of
+            master has no undo.
         ExpiredError: The log that holds them was pruned.
         InvalidError: There are no such transactions, or the old rows break a constraint.
-        UnavailableError: Of several new transactions some are committed, and the machine failed. Undo the same again.
+        UnavailableError: The machine failed after committing some of several new transactions. Repeat the undo.
     """
     first = parse_tick(first, "first")
     last = first if last is None else parse_tick(last, "last")
-    # This also refuses whatever is no master, before anything is read.
+    # This also refuses a place that is no master, before reading anything.
     compensate(source, (), dry_run=True, storage_options=storage_options)
     database = wlc.resolve(source, storage_options=storage_options)
     if last > log_reader.last_tick(database, database.batch_numbers()):
@@ -106,12 +105,12 @@ def undo(
             done = compensate(source, changes, force=force, dry_run=dry_run, storage_options=storage_options)
         except ChangedSinceError as error:
             chosen = f" --table {shlex.quote(table)}" if table is not None else ""
-            error.hint = f"wlc undo {shown} --tick {ticks}{chosen} --force takes the old values in any case"
+            error.hint = f"wlc undo {shown} --tick {ticks}{chosen} --force restores the old values in any case"
             raise
         except ExpiredError as error:
             raise ExpiredError(
-                f"what transactions {ticks} changed was pruned: {error.message}",
-                hint=f"wlc list {shlex.quote(database.url.rpartition('/')[0])} says how far back one can go",
+                f"the log of transactions {ticks} was pruned: {error.message}",
+                hint=f"wlc list {shlex.quote(database.url.rpartition('/')[0])} shows the oldest restorable state",
             ) from error
     return Undone(done.tick, count, done.tables, dry_run, done.transactions)
 
@@ -119,7 +118,7 @@ def undo(
 def _changes(
     database: FarmDatabase, ticks: tuple[int, int], table: str | None, work: Path
 ) -> tuple[int, list[WantedChange]]:
-    """Write what undoes transactions; return how many there are, and the files."""
+    """Write the files that undo transactions; return the number of transactions, and the files."""
     first, last = ticks
     end = log_reader.last_tick(database, database.batch_numbers())
     if not 1 <= first <= last <= end:
@@ -168,13 +167,13 @@ def _refuse_schema_changes(found: Sequence[Transaction], wanted: Name | None) ->
                 continue
             tick = transaction.tick
             raise UnsupportedError(
-                f"transaction {tick} changes the schema, which is not undone: {record.kind} {record.object}",
-                hint=f"undo the transactions before and after {tick}, or only a table that it leaves alone: --table",
+                f"transaction {tick} changes the schema, which cannot be undone: {record.kind} {record.object}",
+                hint=f"undo the transactions before and after {tick}, or only a table that it does not change: --table",
             )
 
 
 def _written(feed: ChangeFeed, path: Path) -> Path:
-    """Write the net change of a table with its weights negated."""
+    """Write the net change of a table with negated weights."""
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as spill,
         connect(Path(spill)) as connection,

@@ -1,6 +1,6 @@
-"""Compare a replica with its master: by digests, then, where they differ, row by row with what the farm says.
+"""Compares a replica with its master: by digests, then, where they differ, row by row with the farm.
 
-The rows in which tables of a replica differ from the master's, found by making the tables anew from the farm.
+Finds the differing rows of a replica's tables, by restoring the tables from the farm.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from wlr.engine.replica_state import ReplicaState
 
 
-# An outcome of comparing a replica's table besides those of `wlc.farm.digest.compared` and `Uncompared`.
+# An outcome besides those of `wlc.farm.digest.compared` and `Uncompared`.
 UNREADABLE = "unreadable"
-# Where rows are compared with the farm's, if that is asked for.
+# Folder for comparing rows with the farm's, if requested.
 _LOCATED = (DIFFERS, *(why.value for why in Uncompared))
 
 
@@ -48,13 +48,13 @@ class TableCheck(ForPeople):
     """The result of comparing one table.
 
     Attributes:
-        outcome: "same"; "differs"; "accepted": not compared, because a transaction that changed it was skipped;
-            "unverifiable": the log changed it and does not say what it holds then, although it named digests before;
-            "unknown": the log has no digest of it; "unreadable": it has columns that cannot be read back.
+        outcome: "same"; "differs"; "accepted": not compared, because a skipped transaction changed it; "unverifiable":
+            the log named digests of it, but none after its last change; "unknown": the log has no digest of it;
+            "unreadable": it has columns that cannot be read back.
         rows: Number of rows in the replica; None if the replica does not have the table.
         expected: Number of rows in the master; None if it is unknown.
-        missing: Rows that differ, as for `KeyRange`; None unless they were asked for. `surplus` likewise.
-        ranges: Where the first of them are.
+        missing: Differing rows, as for `KeyRange`; None unless requested. `surplus` likewise.
+        ranges: Places of the first of them.
     """
 
     table: str
@@ -93,12 +93,12 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Verified:
-    """Read every row of a replica and compare what its tables hold with what the master's log says.
+    """Read every row of a replica and compare its tables with the digests in the master's log.
 
     Args:
         into: The replica.
         tables: `schema.table`, or `table` in schema main; all tables if empty.
-        locate: Say which rows differ: tables that differ are restored from the farm to a scratch place and compared.
+        locate: Find the differing rows: restore differing tables from the farm to a scratch place and compare.
         storage_options: Options of the file systems of replica and farm.
         progress: Called with tables done, tables in all, and what is being done.
 
@@ -131,13 +131,13 @@ def verify(
 
 def _check(scan: Scan, name: Name) -> TableCheck:
     held = scan.state.digests.get(name)
-    told = held if isinstance(held, Digest) else None
-    expected = told.rows if told else None
+    digest = held if isinstance(held, Digest) else None
+    expected = digest.rows if digest else None
     try:
         own = scan.digest(name) if name in scan.layouts else None
     except UnsupportedError:
         return TableCheck(str(name), UNREADABLE, None, expected)
-    outcome = held.value if isinstance(held, Uncompared) else compared(own, told)
+    outcome = held.value if isinstance(held, Uncompared) else compared(own, digest)
     return TableCheck(str(name), outcome, own.rows if own else None, expected)
 
 
@@ -146,18 +146,18 @@ def _located(check: TableCheck, found: tuple[int, int, tuple[KeyRange, ...]]) ->
     return replace(check, missing=missing, surplus=surplus, ranges=ranges)
 
 
-# Rows are compared in this many buckets first, so that nearly all rows of a table with few differences are skipped.
+# Rows are compared in this many buckets first, which skips nearly all rows of a table with few differences.
 _BUCKETS = 4096
 _MOST_RANGES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Neighbouring rows that differ: from key `low` to key `high`; of a table without a key, one row, shown whole.
+    """Neighbouring differing rows: from key `low` to key `high`; of a table without a key, one row, shown whole.
 
     Attributes:
-        missing: Number of rows of the master that the replica does not have.
-        surplus: Number of rows of the replica that the master does not have.
+        missing: Number of rows only in the master.
+        surplus: Number of rows only in the replica.
     """
 
     low: str
@@ -168,7 +168,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class TableFix:
-    """Row images that turn a table of the replica into the master's."""
+    """Row images that make a table of the replica equal to the master's."""
 
     table: Name
     file: TableFile
@@ -184,7 +184,7 @@ class TableFix:
 
 
 def chosen_tables(scan: Scan, tables: Sequence[str]) -> list[Name]:
-    """Return the tables that a user names, of those that the replica has or should have; all if none is named."""
+    """Resolve tables that the user typed, among those that the replica has or should have; all without any."""
     known = sorted({*scan.layouts, *scan.state.digests})
     if not tables:
         return known
@@ -208,7 +208,7 @@ def opened_reference(
         tables = [exactly(name) for name in names]
         make(state.master, tables=tables, filters=state.filters.only(names) or None)
     except UnsupportedError:
-        # A table that refers to another one cannot be made without it.
+        # A table cannot be created without the tables that it refers to.
         file.unlink(missing_ok=True)
         make(state.master, tables=state.tables or None, filters=state.filters or None)
     with target_at(file).scanned(work) as scan:
@@ -217,7 +217,7 @@ def opened_reference(
 
 @dataclass(frozen=True, slots=True)
 class RestoredTables:
-    """Tables as the farm has them.
+    """Tables restored from the farm.
 
     Attributes:
         own: Reads the tables.
@@ -228,14 +228,14 @@ class RestoredTables:
     work: Path
 
     def locate(self, scan: Scan, name: Name) -> tuple[int, int, tuple[KeyRange, ...]]:
-        """Count the rows that differ, missing and surplus, and return where the first of them are."""
+        """Count the missing and surplus rows, and return the places of the first of them."""
         with scan.images(name) as images:
             self._compare(scan, name, images)
             missing, surplus = _counts(scan)
             return missing, surplus, _ranges(scan, name, images)
 
     def fix(self, scan: Scan, name: Name, number: int) -> TableFix:
-        """Write the rows that differ as the data file of a change."""
+        """Write the differing rows as the data file of a change."""
         with scan.images(name) as images:
             self._compare(scan, name, images)
         added, removed = _counts(scan)
@@ -251,10 +251,10 @@ class RestoredTables:
         return TableFix(name, TableFile(described, name, scan.layouts[name]), file, added, removed, digest)
 
     def _compare(self, scan: Scan, name: Name, images: str) -> None:
-        """Make a temporary table of the images that one side has more often; positive weights are missing here."""
+        """Make a temporary table of the images with different counts; rows with positive weights are missing here."""
         layout = scan.layouts[name]
         if self.own.layouts.get(name, layout).shape != layout.shape or name not in self.own.layouts:
-            raise InvalidError(f"table {name} has other columns than in the master", hint="Make the replica anew.")
+            raise InvalidError(f"table {name} has other columns than in the master", hint="Rebuild the replica.")
         reference = self._fetch(scan, name)
         columns = [quote(file_column(column.name)) for column in layout.stored]
         kept = {f"c{index}": column for index, column in enumerate(columns)}
@@ -270,7 +270,7 @@ class RestoredTables:
         scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE difference AS {fold.sum_sql(layout, raw)}")
 
     def _fetch(self, scan: Scan, name: Name) -> str:
-        """Copy the farm's rows to where the connection of the replica can read them."""
+        """Copy the farm's rows to files that the replica's connection can read."""
         file = self.work / "reference.parquet"
         with self.own.images(name) as images:
             self.own.connection.execute(f"COPY ({images}) TO {literal(str(file))} ({PASSING})")
@@ -279,7 +279,7 @@ class RestoredTables:
 
 
 def _counts(scan: Scan) -> tuple[int, int]:
-    """Count the rows that are missing, and those that are surplus."""
+    """Count the missing and the surplus rows."""
     sums = (f"coalesce(sum(abs({WEIGHT})) FILTER ({WEIGHT} {sign} 0), 0)" for sign in "><")
     missing, surplus = scan.connection.execute(f"SELECT {', '.join(sums)} FROM temp.difference").fetchall()[0]
     return int(missing), int(surplus)
@@ -297,14 +297,14 @@ def _ranges(scan: Scan, name: Name, images: str) -> tuple[KeyRange, ...]:
 
 
 def _shown(layout: Layout) -> str:
-    """Write a row's key, or the whole row of a table without one, as people read it."""
+    """Write a row's key, or the whole row without a key, for people."""
     columns = [c for c in layout.stored if c.name in layout.primary_key] or layout.stored
     values = (f"coalesce(CAST({quote(file_column(c.name))} AS VARCHAR), 'NULL')" for c in columns)
     return " || ', ' || ".join(values)
 
 
 def _islands_sql(layout: Layout, images: str, shown: str) -> str:
-    """Select ranges of keys that differ without an equal key between them."""
+    """Select ranges of differing keys without an equal key between them."""
     key = ", ".join(quote(file_column(column)) for column in layout.primary_key)
     weight = WEIGHT
     differing = (

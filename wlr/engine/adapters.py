@@ -1,4 +1,4 @@
-"""The table of replica engines: no other module names one. An adapter is imported when it is needed."""
+"""The table of replica engines: no other module names one. An adapter is imported on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wlr.engine.contract import Lake, Target
 
 _PARQUET = "parquet://"
-# Endings of files that no replica is.
+# Suffixes of files that cannot be replicas.
 _OTHER_FORMATS = frozenset(
     ".csv .tsv .txt .json .jsonl .ndjson .parquet .sqlite .sqlite3 .xlsx .arrow .avro .gz .zip".split()
 )
@@ -41,7 +41,7 @@ def target_at(into: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 
 
 def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Place:
-    """Decide where a replica is and which engine it belongs to.
+    """Decide the place and the engine of a replica.
 
     `postgresql://` and `postgres://` are PostgreSQL databases; `parquet://` and other URLs, folders, and paths without
     a suffix that do not exist yet are Parquet replicas; other paths are DuckDB files.
@@ -63,7 +63,7 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
             raise InvalidError(message, hint="pip install 'dbfarm[postgres]'")
         return Place("postgres", text, without_password(text))
     if text.startswith(_PARQUET):
-        # parquet://lake and parquet:///data/lake are paths, parquet://s3://bucket/lake is the URL behind it.
+        # parquet://lake and parquet:///data/lake are paths; parquet://s3://bucket/lake is a URL after the prefix.
         inner = text.removeprefix(_PARQUET)
         if not inner:
             raise InvalidError(f"{text} names no folder", hint="wlr replicate MASTER --into parquet://lake")
@@ -88,7 +88,7 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
 
 
 def folder_target(folder: Path) -> Lake:
-    """Return the target whose files can become a snapshot's, in a local folder; see `Lake.as_snapshot`."""
+    """Return a target in a local folder whose files can become a snapshot; see `Lake.as_snapshot`."""
     return _parquet(_parquet_place(str(folder), {}))
 
 

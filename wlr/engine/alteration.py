@@ -1,7 +1,7 @@
 """Rewrite a file after ALTER TABLE changed its table's columns: DuckDB does it to the rows themselves.
 
-The rows are loaded into a table of their own with the old columns and nothing else, the statement is run on it, and
-what comes out is written. So a default, a dropped field of a struct or a new name mean here what they mean to DuckDB.
+The rows are loaded into a separate table with only the old columns, the statement is run on it, and the result is
+written. So DuckDB itself applies defaults, dropped fields of structs and new names.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from wlr.replay.fold.files import Alteration
 
 
-# A statement makes these without a table, so that a table can be altered where nothing else of the schema is.
+# Kinds that need no table, so that a table can be altered without the rest of the schema.
 _SURROUNDINGS = ("CREATE SCHEMA", "CREATE TYPE", "CREATE SEQUENCE", "CREATE MACRO")
 
 
 def alter(alteration: Alteration, base: Piece, folder: Path) -> Piece:
-    """Write the rows of a file again as they are after a statement.
+    """Rewrite the rows of a file as of after a statement.
 
     Args:
-        alteration: What the statement does.
+        alteration: The statement's effect.
         base: The file.
-        folder: Exists and is empty; the new file is put there.
+        folder: Existing, empty folder for the new file.
 
     Raises:
         StepError: The statement cannot be applied to the rows.
@@ -49,12 +49,12 @@ def alter(alteration: Alteration, base: Piece, folder: Path) -> Piece:
     try:
         with applying(folder):
             for needed in _surroundings(alteration.schema):
-                # A macro that reads tables cannot be made here, and cannot be part of a table's own columns.
+                # A macro that reads tables cannot be created here, and a column cannot depend on it.
                 unbound = (duckdb.BinderException, duckdb.CatalogException) if needed.kind == "CREATE MACRO" else ()
                 with suppress(*unbound):
                     running.run(connection, catalog, needed)
             _load(connection, base.path, alteration.table, alteration.before)
-            # The statement comes from the farm: it must not reach out to anything but what was loaded.
+            # The statement comes from the farm: it must only reach the loaded rows.
             connection.execute(f"SET allowed_directories = [{literal(str(folder.resolve()))}]")
             connection.execute("SET enable_external_access = false")
             running.check(connection, catalog, statement)
@@ -74,12 +74,12 @@ def _load(connection: duckdb.DuckDBPyConnection, file: Path, table: Name, layout
     if table.schema != "main":
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(table.schema)}")
     columns = ", ".join(f"{load_sql(c, quote(file_column(c.name)))} AS {quote(c.name)}" for c in layout.stored)
-    # An empty table first: it is the declared types that the rows are to have, not those of their values.
+    # Create an empty table first: rows must get the declared types, not those of their values.
     declared = ", ".join(f"{quote(column.name)} {column.type}" for column in layout.stored)
     connection.execute(f"CREATE TABLE {table.sql} ({declared})")
     connection.execute(f"INSERT INTO {table.sql} SELECT {columns} FROM {rows_of(file)}")
 
 
 def _surroundings(statements: Iterable[Ddl]) -> tuple[Ddl, ...]:
-    """Pick the statements that a table's own columns may depend on."""
+    """Select the statements that a table's columns may depend on."""
     return tuple(statement for statement in statements if statement.kind in _SURROUNDINGS)

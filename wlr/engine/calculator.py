@@ -1,6 +1,6 @@
-"""DuckDB as the calculator of every engine: confined connections in memory, and what DuckDB's errors mean.
+"""DuckDB as the calculator of every engine: confined connections in memory, and the meaning of DuckDB's errors.
 
-All engines fold changes, run schema statements and read data files with DuckDB, whatever their replicas are stored in.
+All engines fold changes, run schema statements and read data files with DuckDB, whatever stores their replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-# How DuckDB's message begins when the checksum of a block is wrong.
+# Start of DuckDB's message about a wrong checksum of a block.
 CORRUPT = "Corrupt database file"
 _MACHINE = (
     duckdb.IOException,
@@ -30,7 +30,7 @@ _MACHINE = (
     duckdb.InterruptException,
     duckdb.ConnectionException,
 )
-# How DuckDB's message about an error of its own begins. It comes again with the same statement and rows.
+# Start of DuckDB's message about an internal error, which the same statement and rows repeat.
 _INTERNAL = "INTERNAL Error"
 _MEMORY_FULL = re.compile(r"^.*Failed to commit: .*\bblock of size .* used\)")
 # Name of the database in memory that a connection starts with. A target may have the same name.
@@ -43,13 +43,13 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
     """Open a database in memory that spills into a folder.
 
     Args:
-        work: Where to put what does not fit into memory.
-        threads: Most threads; all that the machine has if omitted.
-        memory: Most memory, such as "2GB", unless the environment says otherwise; DuckDB's own default if omitted.
+        work: Folder for spilled data.
+        threads: Maximal number of threads; all cores if omitted.
+        memory: Memory limit, such as "2GB", unless the environment sets one; DuckDB's own default if omitted.
     """
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
     connection.execute(f"SET temp_directory = {literal(str(work / 'spill'))}")
-    # Keys are kept as text, and text of a zoned time depends on where it is written.
+    # Keys are kept as text, and the text of a zoned time depends on the session's zone.
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     if threads:
         connection.execute(f"SET threads = {threads}")
@@ -59,15 +59,14 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
 
 
 def connect_free_of(catalog: str, spare: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that leaves a name free, for another one to be attached under it.
+    """Open a database in memory that leaves a name free, to attach another database under it.
 
     Args:
         catalog: The name.
-        spare: A connection of this kind, with nothing attached, to be used.
+        spare: An unused connection of this kind.
     """
-    # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
-    # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
-    # database in memory is attached, and `memory` freed by detaching it.
+    # A database in memory is called `memory`, and so may be a master, whose file must then be attached under that name.
+    # So a second database in memory is attached, and `memory` is freed by detaching it.
     connection = spare or _taken_ahead() or _connect_free()
     if (home := home_beside(catalog)) != _MEMORY:
         connection.execute(f"ATTACH ':memory:' AS {home}")
@@ -82,7 +81,7 @@ def home_beside(catalog: str) -> str:
 
 
 def close_aside(connection: duckdb.DuckDBPyConnection) -> None:
-    """Close a connection whose files are closed, beside what the caller does next: it takes as long as a small step."""
+    """Close a connection without files in the background: it takes as long as a small step."""
     thread = threading.Thread(target=connection.close)
     _closing.append(thread)
     thread.start()
@@ -95,13 +94,13 @@ def _await_closed() -> None:
 
 
 def connect_ahead() -> None:
-    """Make the database of the next `connect_free_of` before it is needed: it takes longer than a small step."""
+    """Create the database of the next `connect_free_of` in advance: it takes longer than a small step."""
     if not _made_ahead:
         _made_ahead.append(_connect_free())
 
 
 def _taken_ahead() -> duckdb.DuckDBPyConnection | None:
-    # Of two threads that want it, one finds the list empty.
+    # One of two concurrent threads finds the list empty.
     with suppress(IndexError):
         return _made_ahead.pop()
     return None
@@ -109,20 +108,20 @@ def _taken_ahead() -> duckdb.DuckDBPyConnection | None:
 
 def _connect_free() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
-    # The log states the time zone of a statement that was run in another one.
+    # The log records the time zone of a statement that ran in another one.
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     return connection
 
 
 def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """Open an empty database under a name, in memory or in a new file, and stand in it."""
+    """Open an empty database under a name, in memory or in a new file, and use it."""
     connection = connect_free_of(name)
     connection.execute(f"ATTACH {literal(str(file or ':memory:'))} AS {quote(name)}; USE {quote(name)}.main")
     return connection
 
 
 class Scratch:
-    """A folder for what does not fit into memory, and the only place besides `folders` that the engine may read.
+    """A folder for spilled data, and the only place besides `folders` that the engine may read.
 
     Args:
         work: Made by `confine`, removed by `remove`.
@@ -136,12 +135,12 @@ class Scratch:
 
     @property
     def folder(self) -> Path:
-        """The folder, once it is made."""
+        """The folder, after `confine`."""
         return self._work.resolve()
 
     def confine(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Keep statements from the farm away from the machine; the connection has attached all it needs."""
-        # What ends removes its own files there.
+        """Confine statements from the farm; the connection has attached all databases that it needs."""
+        # Each user removes its own files there.
         _await_closed()
         # This also removes files of a killed run.
         self.remove()
@@ -155,7 +154,7 @@ class Scratch:
         connection.execute("SET enable_external_access = false")
 
     def reachable(self, file: Path) -> str:
-        """Return where the engine can read a data file; if need be it is linked or copied."""
+        """Return the path where the engine can read a data file, after linking or copying it if needed."""
         file = file.resolve()
         if any(file.is_relative_to(folder) for folder in self._folders):
             return str(file)
@@ -168,7 +167,7 @@ class Scratch:
         return str(link)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with its content."""
         shutil.rmtree(self._work, ignore_errors=True)
 
 
@@ -180,7 +179,7 @@ def applying(path: Path) -> Iterator[None]:
     """Translate DuckDB's errors while a step is applied.
 
     Args:
-        path: What is written to, for messages.
+        path: The written file, for messages.
 
     Raises:
         StepError: The step does not fit, or needs more memory.
@@ -210,7 +209,7 @@ def _step_error(path: Path, error: duckdb.Error) -> Exception:
 
 
 def is_broken(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Say whether DuckDB has given up the connection's databases after an error of its own: only opening anew helps."""
+    """Return whether DuckDB has invalidated the databases after an internal error, so they must be reopened."""
     try:
         connection.execute("SELECT 1")
     except (duckdb.FatalException, duckdb.InternalException):
@@ -228,7 +227,7 @@ def full(path: Path) -> UnavailableError:
 
 def corrupt(path: Path, error: duckdb.Error) -> CorruptError:
     """Build the error for a damaged file."""
-    return CorruptError(f"{path} is damaged: {first_line(error)}", hint="Make the replica anew.", path=str(path))
+    return CorruptError(f"{path} is damaged: {first_line(error)}", hint="Rebuild the replica.", path=str(path))
 
 
 @contextmanager
@@ -248,9 +247,9 @@ def using(path: Path) -> Iterator[None]:
             raise full(path) from error
         machine = (*_MACHINE, duckdb.InternalException, duckdb.OutOfMemoryException, duckdb.TransactionException)
         if not isinstance(error, machine):
-            # The statement is ours and does not fit what is there. It will not fit later either.
-            message = f"{path} is not as the replay left it: {first_line(error)}"
-            raise CorruptError(message, hint="Make the replica anew.", path=str(path)) from error
+            # Our own statement does not fit the file, and a retry would not help.
+            message = f"{path} was changed since the replay: {first_line(error)}"
+            raise CorruptError(message, hint="Rebuild the replica.", path=str(path)) from error
         hint = "Nothing was lost: run it again."
         raise UnavailableError(f"{path}: {first_line(error)}", hint=hint, path=str(path)) from error
 
@@ -260,11 +259,11 @@ def reading(what: str) -> Iterator[None]:
     """Translate DuckDB's errors while files are only read.
 
     Args:
-        what: What is read, in the plural, for messages.
+        what: The files, in the plural, for messages.
 
     Raises:
         UnavailableError: The machine failed, or lacks memory.
-        CorruptError: A file does not hold what the log says.
+        CorruptError: A file contradicts the log.
     """
     try:
         yield
@@ -278,9 +277,9 @@ def reading(what: str) -> Iterator[None]:
 
 @contextmanager
 def evaluating(condition: str, table: object) -> Iterator[None]:
-    """Translate errors of a condition that has no answer for some row.
+    """Translate errors of a condition that fails for some row.
 
-    The message does not tell the value: it may be one that is to be kept back.
+    The message does not contain the value, which may be confidential.
 
     Raises:
         InvalidError: There is such a row.
@@ -290,8 +289,8 @@ def evaluating(condition: str, table: object) -> Iterator[None]:
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
         kind = str(error).partition(":")[0]
         raise InvalidError(
-            f"where {condition} has no answer for a row of {table} ({kind})",
-            hint=f"--where '{table}: TRY({condition})' lets such rows not pass",
+            f"where {condition} fails for a row of {table} ({kind})",
+            hint=f"--where '{table}: TRY({condition})' leaves such rows out",
         ) from error
 
 
@@ -300,8 +299,8 @@ def refused(what: str, hint: Callable[[str], str] | None = None) -> Iterator[Non
     """Translate DuckDB's errors about SQL that the user wrote.
 
     Args:
-        what: Begins the message.
-        hint: Returns what to do, given DuckDB's message.
+        what: Start of the message.
+        hint: Returns the remedy, given DuckDB's message.
 
     Raises:
         InvalidError: The SQL does not fit.
@@ -314,5 +313,5 @@ def refused(what: str, hint: Callable[[str], str] | None = None) -> Iterator[Non
 
 
 def first_line(error: BaseException) -> str:
-    """Return what DuckDB reports, without advice for its developers."""
+    """Return DuckDB's message without advice for its developers."""
     return str(error).partition("\n")[0].partition(". If this is an unexpected")[0]

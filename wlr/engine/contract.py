@@ -1,8 +1,8 @@
-"""The contract of replica engines: what every kind of target can do, and facets for what only some kinds can do.
+"""The contract of replica engines: the operations of every target, and facets of some kinds of targets.
 
-The rows that a replica really holds, as images that DuckDB reads, whatever stores them.
+The actual rows of a replica, as images that DuckDB reads, for every engine.
 
-The contract of who does large work for a target: its caller hands it in, since engines know no cluster.
+The contract of executors of large work: the caller passes one in, since engines know no cluster.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class StoredTables:
     """The tables of a replica whose rows are in files that never change.
 
     Attributes:
-        tick: As of which they are.
-        layouts: Of the tables.
-        files: Gives, for as long as it is entered, the local files with all rows of a table as data files hold them;
-            their content is compared with its checksum if the second argument says so.
+        tick: Tick of the tables.
+        layouts: Layouts of the tables.
+        files: Context that gives the local files with all rows of a table, in the format of data files; the second
+            argument asks to compare them with their checksums.
     """
 
     tick: int
@@ -62,11 +62,11 @@ class Scan:
     """A replica that is open for reading.
 
     Attributes:
-        connection: Where the queries of `images` run; nothing in it belongs to the replica.
-        state: What the replica remembers.
-        layouts: Of its replicated tables.
-        images: Gives, for as long as it is entered, a query that selects all rows of a table in storage types, under
-            the names that columns have in data files.
+        connection: Runs the queries of `images`; it holds no data of the replica.
+        state: The replica's state.
+        layouts: Layouts of its replicated tables.
+        images: Context that gives a query for all rows of a table, in storage types, with the column names of data
+            files.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -75,12 +75,12 @@ class Scan:
     images: Callable[[Name], AbstractContextManager[str]]
 
     def is_changed(self, name: Name) -> bool:
-        """Say whether a table certainly holds something else than the replay left in it."""
-        told = self.state.digests.get(name)
-        if not isinstance(told, Digest) or name not in self.layouts:
+        """Return whether a table was certainly changed since the replay."""
+        known = self.state.digests.get(name)
+        if not isinstance(known, Digest) or name not in self.layouts:
             return False
         try:
-            return self.digest(name) != told
+            return self.digest(name) != known
         except UnsupportedError:
             return False
 
@@ -94,35 +94,35 @@ class Scan:
 
 
 class Bulk(Protocol):
-    """Does large work outside of this process."""
+    """Executes large work outside of this process."""
 
     def folding(self, work: Path) -> FoldsElsewhere | None:
-        """Return who folds changes for a database; None if this process does.
+        """Return the folder of changes for a database; None for this process.
 
         Args:
             work: Existing folder for the files with net changes.
         """
 
     def executor(self, local: Executor, url: str, storage_options: Mapping[str, Any]) -> Executor:
-        """Return who works on the files of a replica.
+        """Return the executor for the files of a replica.
 
         Args:
-            local: Does all work in this process; it is closed with the executor that is returned.
+            local: Executes all work in this process; the returned executor closes it.
             url: Path or URL of the replica.
             storage_options: Options of the replica's file system.
         """
 
 
-# The hint where a place holds nothing but the replica.
+# Hint for a place that holds only the replica.
 DELETE_PLACE = "Delete the place itself, then: wlc farm forget DB ID"
 
 
 class Target(ABC):
-    """A place that a replica of one kind is in, or can be made in.
+    """A place that holds a replica of one kind, or can hold one.
 
     Attributes:
-        noun: What such a place is, for messages.
-        place: Where it is.
+        noun: The kind of place, for messages.
+        place: Its path or URL.
     """
 
     noun: ClassVar[str]
@@ -134,24 +134,24 @@ class Target(ABC):
         return str(self.place)
 
     def is_settled(self) -> bool:
-        """Say whether the last run ended in order, so that a round without news need not open the replica."""
+        """Return whether the last run ended regularly, so that a round without batches need not open the replica."""
         return False
 
     def expect_round(self) -> None:  # noqa: B027 - Most engines have nothing to prepare.
-        """Prepare for being opened again soon, by the same process."""
+        """Prepare to be opened again soon by the same process."""
 
     @abstractmethod
     def find_state(self) -> ReplicaState | None:
-        """Read what a replica remembers; None if nothing is there, or an empty database.
+        """Read a replica's state; None if the place does not exist, or is an empty database.
 
         Raises:
-            InvalidError: Something else is there.
+            InvalidError: The place holds something else.
             UnavailableError: It is in use or cannot be reached.
             CorruptError: The replica is damaged.
         """
 
     def read_state(self) -> ReplicaState:
-        """Read what a replica remembers, without writing anything; raises as `find_state` does.
+        """Read a replica's state, without writing; raises as `find_state` does.
 
         Raises:
             InvalidError: There is no replica.
@@ -166,18 +166,18 @@ class Target(ABC):
         """Make a new replica, all or nothing.
 
         Raises:
-            InvalidError: Something is in the way.
+            InvalidError: An existing object is in the way.
             UnavailableError: Another process is building it.
             UnsupportedError: The snapshot cannot be loaded.
         """
 
     @abstractmethod
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
-        """Open the replica for writing; nobody else can until it is closed.
+        """Open the replica for writing; other processes cannot until it is closed.
 
         Args:
             folders: Folders that data files will be read from.
-            bulk: How to do large work; in this process if omitted.
+            bulk: Executes large work; this process if omitted.
 
         Raises:
             InvalidError: There is no replica.
@@ -189,8 +189,8 @@ class Target(ABC):
         """Open the replica to read its rows.
 
         Args:
-            work: A folder for what does not fit into memory.
-            storage_options: Options of the farm's file system, where the column types of a replica may be recorded.
+            work: Folder for spilled data.
+            storage_options: Options of the farm's file system, which may hold the column types of a replica.
 
         Raises:
             InvalidError: There is no replica.
@@ -200,7 +200,7 @@ class Target(ABC):
 
 
 class Facet(Target):
-    """A target with an ability that only some kinds of replicas have.
+    """A target with an ability of only some kinds of replicas.
 
     Attributes:
         owners: Replicas of these kinds, for messages.
@@ -221,8 +221,8 @@ class Facet(Target):
 
         Args:
             target: The target that an option, key or command was given for.
-            asked: The option, key or command, which needs the facet.
-            hint: The way out, if leaving out an option or key is not one.
+            asked: The option, key or command that needs the facet.
+            hint: The remedy, if it is not to leave the option or key out.
 
         Raises:
             FarmError: The target lacks the facet; the class is `error`.
@@ -234,29 +234,29 @@ class Facet(Target):
 
 
 class Rebuildable(Facet):
-    """A replica can be made anew in its place."""
+    """A replica can be rebuilt in its place."""
 
     owners = "DuckDB and Parquet replicas"
     error = UnsupportedError
 
     @abstractmethod
     def rebuild(self, new: NewReplica) -> None:
-        """Make the replica that is there anew, all or nothing.
+        """Rebuild the existing replica, all or nothing.
 
         Raises:
-            InvalidError: Something of the replica's owner would be lost.
+            InvalidError: The replica's owner would lose data.
         """
 
 
 class Guarded(Facet):
-    """Others could write to its tables: a lock refuses that, and a quarantine keeps rows of accepted transactions."""
+    """Users can write to its tables: a lock refuses that, and a quarantine keeps rows of accepted transactions."""
 
     owners = "DuckDB and PostgreSQL replicas"
     error = UnsupportedError
 
 
 class Roles(Facet):
-    """The database has roles, which can get privileges."""
+    """The database has roles that can get privileges."""
 
     owners = "PostgreSQL replicas"
 
@@ -268,15 +268,15 @@ class DatabaseFile(Facet):
 
     @abstractmethod
     def adopt(self) -> None:
-        """Let the replica be made inside the database that is there, beside what it holds."""
+        """Make the replica inside an existing database, beside the owner's objects."""
 
     @abstractmethod
     def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:
-        """Refuse to make a replica that would have something with the name of what is there already.
+        """Refuse a replica with the name of an existing object.
 
         Args:
-            statements: Those that will make it; read only where something is there.
-            patterns: Of the tables that it will have.
+            statements: The statements that will make it; read only if the database has objects.
+            patterns: Patterns of its tables.
 
         Raises:
             InvalidError: A name is taken; nothing was written.
@@ -284,40 +284,40 @@ class DatabaseFile(Facet):
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove the replica, and nothing else, from the database that it was adopted into.
+        """Remove only the replica from the database that it was adopted into.
 
         Raises:
-            InvalidError: There is no replica, or it is all that the file holds.
+            InvalidError: There is no replica, or the file holds only the replica.
         """
 
     @abstractmethod
     def set_swaps(self, swaps: bool) -> None:
-        """Let rounds go to a second file that then takes the replica's place, or end that."""
+        """Switch rounds to a second file that replaces the replica's file afterwards, on or off."""
 
     @abstractmethod
     def wants_swaps(self, known: bool) -> bool:
-        """Say whether rounds go to a second file from now on, given what the replica remembers of that."""
+        """Return whether rounds use a second file from now on, given the remembered setting."""
 
     @abstractmethod
     def open_to_roll(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
-        """Open the replica to apply the log from wherever what is opened stands, which may be behind the replica.
+        """Open a file of the replica to apply the log from its position, which may be behind the replica's.
 
         Arguments and errors are those of `Target.open`.
         """
 
     @abstractmethod
     def begins_again(self) -> bool:
-        """Give up what stood behind the replica when it was opened to roll; say whether there was such a thing."""
+        """Discard a file that was behind the replica when it was opened to roll; return whether there was one."""
 
 
 class Lake(Facet):
-    """A replica keeps old ticks, in files that never change and that other programs can read."""
+    """A replica keeps old ticks, in immutable files that other programs can read."""
 
     owners = "Parquet replicas"
 
     @abstractmethod
     def check_keep(self, keep: str) -> None:
-        """Check how much of the past should stay readable, as the user typed it.
+        """Check a retention of old ticks that the user typed.
 
         Raises:
             InvalidError: The text is invalid.
@@ -325,7 +325,7 @@ class Lake(Facet):
 
     @abstractmethod
     def check_open_tables(self, kind: str) -> None:
-        """Check which readers can read the tables, as the user typed it.
+        """Check a kind of readers that the user typed.
 
         Raises:
             InvalidError: There is no such kind.
@@ -341,7 +341,7 @@ class Lake(Facet):
 
         Raises:
             InvalidError: There is no replica, or it has not reached the tick.
-            ExpiredError: The tick was pruned, or passed over.
+            ExpiredError: The tick was pruned, or a step passed over it.
         """
 
     @abstractmethod
@@ -361,11 +361,11 @@ class Lake(Facet):
 
 
 class OpenReplica(ABC):
-    """A replica that is open for writing, which nobody else can open meanwhile.
+    """A replica that is open for writing; other processes cannot open it until it is closed.
 
     Attributes:
-        state: What it remembers, as last committed.
-        limits: How much a step may hold.
+        state: Its last committed state.
+        limits: Size limits of a step.
     """
 
     state: ReplicaState
@@ -373,16 +373,16 @@ class OpenReplica(ABC):
 
     @property
     def parents(self) -> Mapping[Name, Collection[Name]]:
-        """For each table those that its foreign keys refer to; empty where a step checks no foreign keys."""
+        """Tables that each table's foreign keys refer to; empty if steps check no foreign keys."""
         return {}
 
     @abstractmethod
     def holds(self, table: Name) -> bool:
-        """Say whether a table of the master is replicated here; the case of letters does not matter."""
+        """Return whether a table of the master is replicated here, comparing names case-insensitively."""
 
     @abstractmethod
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
-        """Apply a step and the position behind it in one transaction.
+        """Apply a step and the position after it in one transaction.
 
         Raises:
             StepError: The step cannot be applied; the replica was not changed.
@@ -390,7 +390,7 @@ class OpenReplica(ABC):
         """
 
     def obstacle(self, step: Step, error: StepError) -> Obstacle | None:  # noqa: ARG002
-        """Say what in the replica itself kept a step of one transaction from being applied; None if nothing did."""
+        """Return the obstacle in the replica itself that blocked a step of one transaction; None without one."""
         return None
 
     @abstractmethod
@@ -402,25 +402,26 @@ class OpenReplica(ABC):
         """
 
     def quarantine(self, state: ReplicaState, kept: Sequence[Quarantined]) -> None:  # noqa: ARG002
-        """Store a new state, and in the same transaction what an accepted transaction would have done.
+        """Store a new state, and in the same transaction the rows of an accepted transaction.
 
         Args:
             state: The new state.
-            kept: Nothing in a replica that is not `Guarded`. Files lie in the folders that the replica was opened with.
+            kept: The rows; empty in a replica that is not `Guarded`. Files are in the folders that the replica was
+                opened with.
         """
         self.remember(state)
 
     def quarantined(self, work: Path) -> list[Quarantined]:  # noqa: ARG002
-        """Return what is in quarantine; files are written to a folder."""
+        """Return the rows in quarantine, as files in a folder."""
         return []
 
     def move(self, state: ReplicaState) -> None:
-        """Store a state at another position at which the replica holds the same rows, in another log."""
+        """Store a state at a position in another log with the same rows."""
         self.remember(state)
 
     @abstractmethod
     def close(self) -> None:
-        """Let others open the replica."""
+        """Allow other processes to open the replica."""
 
     def __enter__(self) -> Self:
         return self
@@ -436,13 +437,13 @@ _WATCH_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NewReplica:
-    """What a new replica is made of.
+    """The contents of a new replica.
 
     Attributes:
-        state: What it remembers from the start.
+        state: Its first state.
         manifest: The snapshot to load; None for an empty replica.
         fetch: Returns a local file with the content of one of the snapshot's files.
-        release: Takes such a file back.
+        release: Removes such a file.
         folders: Folders that data files will be read from.
         progress: Called with rows done, rows in all, and what is being done.
     """
@@ -456,7 +457,7 @@ class NewReplica:
 
     @property
     def tables(self) -> list[SnapshotTable]:
-        """The snapshot's tables that the replica will have."""
+        """The snapshot's tables that are replicated."""
         if self.manifest is None:
             return []
         return [table for table in self.manifest.tables if matches(table.table, self.state.tables)]
@@ -474,11 +475,11 @@ class NewReplica:
         """Load all tables.
 
         Args:
-            load_table: Loads one table from local files and returns how many rows the table has then.
-            loading: The connection that loads it, which says how far it is; None for another engine.
+            load_table: Loads one table from local files and returns its number of rows.
+            loading: The connection that loads it and reports its progress; None for another engine.
 
         Raises:
-            CorruptError: A table has other columns, or another number of rows, than the manifest says.
+            CorruptError: A table has other columns, or another number of rows, than in the manifest.
         """
         # Importing DuckDB takes longer than the rest of this package.
         from wlr.engine.calculator import connect_free_of
@@ -515,7 +516,7 @@ class NewReplica:
 
     @contextmanager
     def _watching(self, loading: duckdb.DuckDBPyConnection | None, tell: Callable[[float], None]) -> Iterator[None]:
-        """Tell now and then which share of the present statement is done, from 0 to 1."""
+        """Report periodically the finished share of the current statement, from 0 to 1."""
         if loading is None or self.progress is None:
             yield
             return
@@ -559,12 +560,12 @@ def loading(what: str, hint: str) -> Iterator[None]:
 
     Args:
         what: The part of the snapshot.
-        hint: What to do if the part does not fit the engine.
+        hint: The remedy if the part does not fit the engine.
 
     Raises:
         UnavailableError: The machine has too little memory.
         UnsupportedError: The part does not fit the engine.
-        CorruptError: The part did something else than it says.
+        CorruptError: The part's effects differ from the recorded ones.
     """
     try:
         yield

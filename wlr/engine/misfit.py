@@ -1,4 +1,4 @@
-"""The value that keeps a transaction of a PostgreSQL master out of replicas whose columns have DuckDB's types."""
+"""Finds the value of a PostgreSQL master that does not fit DuckDB's type of its column in a replica."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def misfit(change: TableChange, layout: Layout, fetch: Callable[[TableFile], Pat
     A PostgreSQL master stores a column as text if a value does not fit its type.
 
     Args:
-        change: With the files.
-        layout: Of the table.
+        change: The change, with its files.
+        layout: Layout of the table.
         fetch: Returns a local copy of a file.
     """
     types = dict(layout.shape)

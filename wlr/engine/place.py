@@ -1,4 +1,4 @@
-"""Where a replica is."""
+"""The place of a replica."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE = "file://"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a replica is.
+    """The place of a replica.
 
     Attributes:
         engine: Name of its adapter, see `wlr.engine.adapters`.
@@ -42,7 +42,7 @@ class Place:
 
 
 def is_remote(text: str) -> bool:
-    """Say whether a text is a URL of something else than a local file."""
+    """Return whether a text is a URL, but not of a local file."""
     return "://" in text and not text.startswith(_FILE)
 
 

@@ -1,4 +1,4 @@
-"""The rows of accepted transactions, which a database keeps beside its state: the same words in every engine.
+"""The rows of accepted transactions, which a database keeps beside its state, for all engines.
 
 Tables of it in the schema `wlr`, for people and for `wlr replica retry`:
     quarantine        a row for each image, as JSON, and for each statement of an accepted transaction
@@ -27,12 +27,12 @@ _COLUMNS = "tick bigint, schema_name varchar, table_name varchar"
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """What an accepted transaction would have done to one table.
+    """The skipped effect of an accepted transaction on one table.
 
     Attributes:
-        layout: What the columns of the images are; None where there are no images.
+        layout: Columns of the images; None without images.
         file: Local Parquet file of the images, with tick and weight.
-        statement: What it would have done besides that, or why the images were not kept; "" for rows only.
+        statement: Its other effects, or why the images were not kept; "" for rows only.
     """
 
     tick: int
@@ -66,7 +66,7 @@ def shown_sql(kept: Quarantined) -> str:
 
 
 def file_values(kept: Quarantined) -> str:
-    """List the values of a row of `quarantine_files`, but for the last one."""
+    """List the values of a row of `quarantine_files` except the last one."""
     assert kept.layout is not None
     layout = literal(json.dumps(record_of(Layout).write(kept.layout)))
     return (
@@ -85,7 +85,7 @@ def read(
     statements: Iterable[tuple[int, str, str, str]],
     work: Path,
 ) -> list[Quarantined]:
-    """Return what is in quarantine, given the rows of `FILES` and `STATEMENTS`; files are written to a folder."""
+    """Return the quarantine, given the rows of `FILES` and `STATEMENTS`; files are written to a folder."""
     found = [Quarantined(tick, Name(schema, table), statement=text) for tick, schema, table, text in statements]
     for number, (tick, schema, table, added, removed, layout, images) in enumerate(files):
         local = work / f"quarantined {number}.parquet"

@@ -1,4 +1,4 @@
-"""What a replica remembers of itself, and how it is written: the same in every engine."""
+"""The state of a replica, and its encoding, for every engine."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Step
 
 
-# A version that knows no filters must not roll a filtered replica forward: it would write what is kept out.
+# A version without filters must not roll a filtered replica forward: it would write hidden rows.
 FORMAT, FILTERED_FORMAT = 1, 2
 START = Position("", 0)
 
 
-# Who allows direct writes, as the guard of a database records it.
+# The guard's record of who allowed direct writes.
 OWNER = "owner"
 StartOrPosition = Annotated[Position, null_for(START, lambda position: not position.history)]
 WrittenContained = Annotated[Contained, null_for(NOTHING, NOTHING.__eq__)]
 if not TYPE_CHECKING:
-    # Most replicas choose no upstream, and need nothing of what that takes.
+    # Most replicas choose no upstream, and do not need this import.
     Attachment = object
 
 
@@ -57,7 +57,7 @@ WrittenAttachment = Annotated[Attachment, JsonForm(_as_attachment, _attachment_j
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a replica remembers of itself, stored in the target.
+    """The state of a replica, stored in the target.
 
     Attributes:
         id: Random id under which it registers.
@@ -67,21 +67,21 @@ class ReplicaState:
         position: The last transaction that it holds; `clock` is the time of that transaction.
         batch_last: Last tick of the batch of that position.
         beat_s: How often it looks for new log files when it follows, seconds.
-        follows_beat: That is the master's beat.
+        follows_beat: `beat_s` is the master's beat.
         accepted: Ticks of transactions that replay skips; see `wlr.replay.skipped_transactions`.
         is_unlocked: The replica's owner allows direct writes to replicated tables.
-        is_paused: The owner wants it to stay where it is.
-        keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
-        digests: What its tables hold; see `wlr.replay.fold.tally`.
+        is_paused: The owner has paused it.
+        keep: Retention of old ticks of a Parquet replica: a number, or an age; empty for all.
+        digests: Digests of its tables; see `wlr.replay.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
-        left_out: What the replica does not have because its engine cannot hold or make it, or because only PostgreSQL
-            has it, by name, with the cause.
-        open_tables: Which format's logs a Parquet replica keeps over its files, "delta"; empty for none.
-        swaps: Rounds go to a second file, which then takes the replica's place; only DuckDB replicas do that.
-        access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
-        contained: What its position contains, of other sites, too, with the proofs of where those stood.
-        attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
-        filters: Which rows, columns and values it holds of the tables that it has not whole.
+        left_out: Objects that it lacks because its engine cannot hold or make them, or because only PostgreSQL has
+            them, by name, with the cause.
+        open_tables: Format of the logs that a Parquet replica keeps over its files, "delta"; empty for none.
+        swaps: Rounds write a second file, which then replaces the replica's; only for DuckDB.
+        access: Roles get privileges from the farm; only for PostgreSQL.
+        contained: Contents at its position, including other sites, with the proofs of their positions.
+        attachment: The upstream that it reads, chosen or pinned; None if it reads `master` itself.
+        filters: Filters of its partly replicated tables.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
 
@@ -112,7 +112,7 @@ class ReplicaState:
 
 
 def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> ReplicaState:
-    """Return the state behind a step; `digests` is what the tables hold then."""
+    """Return the state after a step with its digests."""
     return replace(
         state,
         position=step.position,
@@ -134,7 +134,7 @@ _STANDING = frozenset({"position", "batch_last", "clock", "digests", "contained"
 
 
 def settings_json(state: ReplicaState) -> dict[str, Any]:
-    """Write what a replica remembers besides where it stands."""
+    """Encode a replica's state without its position."""
     return _json(state, _STANDING)
 
 
@@ -144,7 +144,7 @@ def _json(state: ReplicaState, without: frozenset[str] = frozenset()) -> dict[st
 
 
 def as_settings(content: Mapping[str, Any]) -> ReplicaState:
-    """Read what `settings_json` wrote, as the state of a replica that stands nowhere.
+    """Decode the output of `settings_json`, as the state of a replica without a position.
 
     Raises:
         ValueError, KeyError: The content is something else.
@@ -168,17 +168,17 @@ def encode(state: ReplicaState) -> dict[str, str]:
 
 
 def changed(before: ReplicaState, now: ReplicaState) -> dict[str, str]:
-    """Return the keys and texts of a state that are others than before."""
+    """Return the changed keys and texts of a state."""
     known = encode(before)
     return {key: text for key, text in encode(now).items() if known[key] != text}
 
 
 def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> ReplicaState:
-    """Read what `encode` wrote.
+    """Decode the output of `encode`.
 
     Args:
-        values: Keys and texts; keys that a state does not have are ignored.
-        place: Where the replica is, for messages.
+        values: Keys and texts; unknown keys are ignored.
+        place: The replica's place, for messages.
         is_unlocked: The replica's owner allows direct writes.
 
     Raises:
@@ -189,6 +189,4 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> Repli
         content = {key: DECODER.decode(text) for key, text in values.items() if key in known}
         return replace(_read(content), is_unlocked=is_unlocked)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise CorruptError(
-            f"the state of replica {place} is damaged: {error}", hint="Make the replica anew."
-        ) from error
+        raise CorruptError(f"the state of replica {place} is damaged: {error}", hint="Rebuild the replica.") from error

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wlr.reading.trace import FeedPlan
     from wlr.replay.plan.step import Read
 
-# A batch does not end inside a transaction unless that has more rows than this.
+# Only transactions with more rows than this are split into several batches.
 BATCH_ROWS = 122_880
 
 
@@ -48,20 +48,19 @@ def changes(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read what transactions removed from a table and added to it.
+    """Read the rows that transactions removed from a table and added to it.
 
-    The columns are those of the table at the end of the range, then `_tick`, `_weight` (-1 for a row that was removed,
-    1 for one that was added; an update is one of each), `_committed` and `_user`. Rows come by tick, and removed ones
-    first. Images of an older layout are mapped by name: a column that they lack is NULL, one of another type is cast,
-    and the read fails if that loses anything. Start again with `since=` the last tick that was read.
+    The columns are those of the table at the end of the range, then `_tick`, `_weight` (-1 for a removed row, 1 for an
+    added one; an update is one of each), `_committed` and `_user`. Rows are in the order of ticks, removed ones first.
+    Images of an older layout are mapped by name: a missing column is NULL, another type is cast, and the read fails if
+    the cast loses anything. To continue, pass the last tick that was read as `since=`.
 
     Args:
         db: Name in the farm, URL of the database's folder, or path of the master.
         table: `schema.table`, or `table` in schema main.
         since: Only transactions after this tick or time; from the beginning of the log if omitted.
-        until: Only transactions up to this tick or time, included; all that are published if omitted.
-        snapshot: Begin with all rows that the table held at `since`, with weight 1 and that tick; without `since`, that
-            it holds at the end.
+        until: Only transactions up to this tick or time, included; all published ones if omitted.
+        snapshot: Begin with all rows of the table at `since`, with weight 1 and that tick; without `since`, at the end.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
 
@@ -81,7 +80,7 @@ def changes(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive transactions that are read by one query; `removed` are rows that no data file lists."""
+    """Consecutive transactions for one query; `removed` are rows that no data file lists."""
 
     transactions: tuple[FeedTransaction, ...]
     removed: tuple[RemovedRows, ...]
@@ -100,12 +99,12 @@ class ChangeFeed:
     """The changes of a table in a range of ticks.
 
     Attributes:
-        name: Of the table, as the log writes it.
-        layout: Of the table at the end of the range.
+        name: Name of the table in the log.
+        layout: Layout of the table at the end of the range.
         first: The first tick of the range.
-        last: The last one, up to which everything is read.
-        whole: What the table held before the range, and the moment of that; None where it is not wanted.
-        leads: The changes must lead on from what the table held before the range.
+        last: The last tick.
+        whole: Contents of the table before the range, and their moment; None if not wanted.
+        leads: The changes must continue from the contents before the range.
     """
 
     database: FarmDatabase
@@ -130,7 +129,7 @@ class ChangeFeed:
         end = log_reader.last_tick(database, database.batch_numbers())
         begin, stop = _moment_of(since, "since", end), _moment_of(until, "until", end)
         name, contents, last = contents_at(database, table, stop)
-        # A tick that changes nothing ends the range as well as another one.
+        # A tick without changes can end the range, too.
         last = last if stop.tick is None else max(last, stop.tick)
         if since is None:
             after = last if is_whole else 0
@@ -149,7 +148,7 @@ class ChangeFeed:
         return [*(query.feed_column(column.name) for column in self.layout.stored), *(name for name, _ in query.FEED)]
 
     def schema(self, loads: query.Loads) -> pa.Schema:
-        """Return the schema of the batches, of which there may be none."""
+        """Return the schema of the batches, even without any batch."""
         images = f"SELECT *, 0::BIGINT AS _tick, 1::TINYINT AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"
         with tempfile.TemporaryDirectory(prefix="wlr-changes-") as work, connect(Path(work)) as connection:
             connection.register(query.TRANSACTIONS, query.transactions_table(()))
@@ -164,17 +163,17 @@ class ChangeFeed:
         Args:
             loads: Makes the values of the table's columns.
             shaped: Makes a query of whole transactions from one that selects their images in any order.
-            note: Told of the last tick of a run of transactions once all batches of it were taken. Only between two
-                runs is the farm asked for anything.
+            note: Called with the last tick of a run of transactions after all its batches were read. The farm is read
+                only between two runs.
         """
         runs = self._runs()
         return self._batches(runs, loads, shaped, note)
 
     @contextmanager
     def images(self) -> Iterator[str]:
-        """Give a query that selects all images of the range as stored, with weights, for as long as it is entered.
+        """Context that gives a query for all images of the range as stored, with weights.
 
-        Rows of an older layout get the values that the schema changes gave them, unlike those of `batches`.
+        Unlike in `batches`, rows of an older layout get the values that schema changes gave them.
         """
         if self.first > self.last:
             yield f"SELECT *, 0 AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"
@@ -252,7 +251,7 @@ class ChangeFeed:
         return plan_feed(self.database, batches, self.name, (self.first, self.last))
 
     def _held_sql(self, rows: RemovedRows, copies: LocalCopies, loads: query.Loads, weight: int) -> str:
-        """Select all that a table held as images of one weight."""
+        """Select all rows of a table as images of one weight."""
         images = query.held_sql(self._held_rows_sql(rows, copies), rows.transaction.tick, weight)
         return f"({query.feed_sql(self.layout, rows.contents.layout, self.columns, images, loads)})"
 
@@ -277,13 +276,13 @@ class ChangeFeed:
 
 
 def batches_of(database: FarmDatabase, first: int, last: int, *, leads: bool = True) -> list[tuple[Batch, str]]:
-    """Read the log files that hold a range of ticks, both included, whose changes lead on from what was before.
+    """Read the log files of a range of ticks, both included, whose changes must continue from the contents before.
 
     Raises:
         ExpiredError: The first of them was pruned.
-        InvalidError: A history begins with them, or between them, that does not go on where the one before it ended.
+        InvalidError: With them, or between them, a history begins that does not continue the one before.
     """
-    # From the beginning of the log, nothing is said of what was there before.
+    # From the beginning of the log, the earlier contents do not matter.
     after = first - 1 if leads and first > 1 else None
     try:
         return log_reader.batches_of(database, first, last, after=after)
@@ -305,7 +304,7 @@ def _moment_of(given: int | str | date | None, option: str, end: int) -> Stop:
 
 
 def _moment(database: FarmDatabase, tick: int) -> datetime | None:
-    """Return when a transaction was committed; None where no log says it."""
+    """Return the commit time of a transaction; None if its log was pruned."""
     if tick in database.snapshot_ticks():
         return database.read_manifest(tick).clock
     try:

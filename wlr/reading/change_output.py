@@ -51,19 +51,19 @@ class ChangeFormat(ABC):
 
         Args:
             feed: What to write.
-            out: Where to.
-            note: Told of ticks up to which all is written, of which lines can go on after an error.
+            out: The output.
+            note: Called with each tick up to which the output is complete, where lines can continue after an error.
             is_first: Nothing was written before.
         """
 
 
 class _Lines(ChangeFormat):
-    """Lines of text that DuckDB makes: no row passes through Python by itself."""
+    """Lines of text that DuckDB makes: Python handles no single rows."""
 
     is_text = True
 
     def write(self, feed: ChangeFeed, out: BinaryIO, note: Callable[[int], None], *, is_first: bool) -> None:
-        # The header is written with the first rows: what fails before them has written nothing.
+        # The header is written with the first rows: a failure before them has written nothing.
         header = self.header(feed).encode() if is_first else b""
         for batch in feed.batches(_stored, lambda selected: self._query(feed, selected), note):
             lines = batch.column(0)
@@ -75,7 +75,7 @@ class _Lines(ChangeFormat):
         out.write(header)
 
     def _query(self, feed: ChangeFeed, selected: str) -> str:
-        # Names in a feed are those of data files for the SQL that writes values.
+        # The SQL that writes values uses the column names of data files.
         columns = [Column(feed_column(column.name), column.type) for column in feed.layout.stored]
         renamed = ", ".join(f"{quote(c.name)} AS {quote(file_column(c.name))}" for c in columns)
         own = f"_tick, {WEIGHT}, _committed, _user, {renamed}"
@@ -87,7 +87,7 @@ class _Lines(ChangeFormat):
         """Return the SQL of a line, without its end."""
 
     def header(self, feed: ChangeFeed) -> str:  # noqa: ARG002 - only CSV has one
-        """Return what a file begins with."""
+        """Return the header of a file."""
         return ""
 
 
@@ -137,7 +137,7 @@ class ArrowStream(ChangeFormat):
 
 
 class ParquetFile(ChangeFormat):
-    """A Parquet file with values in the types of data files, which lose nothing."""
+    """A Parquet file with values in the lossless types of data files."""
 
     name = "parquet"
 
@@ -168,10 +168,10 @@ _ENDINGS = {f".{name}": (name,) for name in _FORMATS} | dict.fromkeys((".json", 
 
 
 def change_format(name: str | None, out: str | None) -> ChangeFormat:
-    """Return the format of a name, as in `--format`; without one, what the ending of the output's name says.
+    """Return the format of a name, as in `--format`; without one, by the suffix of the output.
 
     Raises:
-        InvalidError: There is none, or the ending says another one.
+        InvalidError: There is no such format, or it contradicts the suffix.
     """
     if name is not None and name not in _FORMATS:
         raise InvalidError(f"there is no format {name!r}", hint=f"--format {' or '.join(_FORMATS)}")
@@ -179,10 +179,10 @@ def change_format(name: str | None, out: str | None) -> ChangeFormat:
 
 
 def resume(file: Path) -> int:
-    """Cut off the last transaction of a file of JSON lines, which may not be whole, and return the tick before it.
+    """Cut off the last, perhaps incomplete transaction of a file of JSON lines, and return the tick before it.
 
     Raises:
-        InvalidError: It holds nothing else, or something that `JsonLines` does not write.
+        InvalidError: It holds no other transaction, or lines that `JsonLines` does not write.
     """
     with file.open("r+b") as lines:
         size = lines.seek(0, io.SEEK_END)
@@ -199,6 +199,6 @@ def resume(file: Path) -> int:
             # A line may begin in the block before.
             rest = block[:_LONGEST_BEGIN]
     raise InvalidError(
-        f"{file} has not one whole transaction of a table",
+        f"{file} does not hold one whole transaction of a table",
         hint=f"Remove it, and begin again: rm {shlex.quote(str(file))}",
     )

@@ -1,4 +1,4 @@
-"""The condition of a read: one expression over one row, whose answer depends on nothing else."""
+"""The condition of a read: one expression over one row, whose result depends only on the row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Layout, Name
 
-# Parts of an expression that depend on more than the row, and what to call them.
+# Parts of an expression that depend on more than the row, and their names in messages.
 _REFUSED = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",
@@ -28,7 +28,7 @@ _REFUSED = {
     "PARAMETER": "a parameter",
 }
 _AN_AGGREGATE = "which is an aggregate"
-_AT_ANOTHER_TIME = "which gives another answer at another time"
+_AT_ANOTHER_TIME = "whose result depends on the time"
 _OTHER_STATEMENT = "Only SELECT statements"
 _MISSING = re.compile(r'[Cc]olumn "(.*?)" not found')
 
@@ -47,12 +47,12 @@ class Condition:
 
 
 def checked_condition(connection: duckdb.DuckDBPyConnection, where: str, table: Name, layout: Layout) -> Condition:
-    """Check a condition as a user writes it, in DuckDB's SQL over columns as declared.
+    """Check a user's condition, in DuckDB's SQL over columns as declared.
 
     Raises:
         InvalidError: It is not one expression, depends on more than the row, or does not fit the columns.
     """
-    # A comment at its end must not hide what follows.
+    # A comment at its end must not hide the rest of the statement.
     sql = f"(\n{where}\n)"
     if not where.strip():
         raise InvalidError("where is empty", hint=_example(layout))
@@ -68,7 +68,7 @@ def checked_condition(connection: duckdb.DuckDBPyConnection, where: str, table: 
 
 
 def chosen_columns(columns: Iterable[str] | None, table: Name, layout: Layout) -> list[str]:
-    """Return the names of wanted columns as the table spells them; all that are stored if none is given.
+    """Return the names of wanted columns in the table's spelling; all stored ones without any.
 
     Raises:
         InvalidError: There is no such column.
@@ -93,7 +93,7 @@ def _parsed(connection: duckdb.DuckDBPyConnection, where: str, sql: str) -> dict
         message = f"where = {where!r} cannot be read: {parsed['error_message']}"
         raise InvalidError(message, hint='Write one expression, for example where="id > 10".')
     nodes = [statement["node"] for statement in parsed.get("statements", ())]
-    # What closes the parenthesis and goes on is more than an expression.
+    # A text that closes the parenthesis and continues is more than an expression.
     if (
         len(nodes) != 1
         or nodes[0]["type"] != "SELECT_NODE"
@@ -109,7 +109,7 @@ def _parsed(connection: duckdb.DuckDBPyConnection, where: str, sql: str) -> dict
 
 def _refusal(where: str, problem: str, layout: Layout) -> InvalidError:
     return InvalidError(
-        f"where = {where!r} holds {problem}: it has to be one expression over the columns of a row",
+        f"where = {where!r} holds {problem}: it must be one expression over the columns of a row",
         hint=_example(layout),
     )
 
@@ -126,11 +126,11 @@ def _problems(tree: dict[str, Any], own: frozenset[str]) -> Iterator[str]:
 
 
 def _bound_problems(connection: duckdb.DuckDBPyConnection, sql: str, table: Name, layout: Layout) -> Iterator[str]:
-    """Find calls whose arguments have types with which the time decides; readers have one time zone."""
+    """Find calls whose argument types make the result depend on the time; readers have one time zone."""
     query = f"SELECT json_serialize_plan({literal('SELECT ' + _over_columns(sql, table, layout))}, optimize := false)"
     found = json.loads(connection.execute(query).fetchall()[0][0])
     if found["error"]:
-        yield "what DuckDB cannot describe"
+        yield "an expression that DuckDB cannot describe"
         return
     for call in expressions.bound_calls(found["plans"][0]["expressions"]):
         if not call.is_consistent_in_zone:

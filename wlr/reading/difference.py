@@ -1,4 +1,4 @@
-"""Say how tables differ between two ticks: the net change of the log between them, without a replica."""
+"""Compares tables between two ticks by the net change of the log between them, without a replica."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TableDifference(ForPeople):
     """How many rows of a table differ between two ticks.
 
     Attributes:
-        added: Rows that are there at the second tick only; of a table without a primary key, copies of rows.
-        removed: Rows that are there at the first tick only.
-        changed: Rows that have the same primary key and other values; None for a table without one.
+        added: Rows only at the second tick; of a table without a primary key, copies of rows.
+        removed: Rows only at the first tick.
+        changed: Rows with the same primary key and other values; None for a table without one.
     """
 
     table: str
@@ -65,12 +65,12 @@ def diff(
 ) -> list[TableDifference]:
     """Count the rows in which tables differ between two ticks or times.
 
-    Only the log between the ticks is read, and what tables held that were cleared or dropped in between.
+    It reads only the log between the ticks, and the rows of tables that were cleared or dropped in between.
 
     Args:
         place: Name in the farm, URL of the database's folder, path of the master; or a replica, whose farm is read.
         first: The tick or time to compare with.
-        last: The other one; an earlier one shows what going back would change.
+        last: The other one; an earlier one shows the effect of going back.
         table: `schema.table`, or `table` in schema main; all tables if omitted.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
@@ -158,7 +158,7 @@ def _ticks(database: FarmDatabase, first: int | str | date, last: int | str | da
 
 
 def _touched(database: FarmDatabase, low: int, high: int) -> set[Name]:
-    """Return the tables that transactions after a tick, up to another one, changed, made or dropped."""
+    """Return the tables that transactions after a tick, up to another one, changed, created or dropped."""
     batches = (batch for batch, _ in batches_of(database, low + 1, high))
     return digest.touched(t for batch in batches for t in batch.transactions if low < t.tick <= high)
 
@@ -193,7 +193,7 @@ def _counts(connection: duckdb.DuckDBPyConnection, layout: Layout) -> tuple[int,
 
 
 def _rows_sql(layout: Layout, removed: str) -> str:
-    """Select the rows of the net change; `removed` compares weights of rows that are there at the first tick with 0."""
+    """Select the rows of the net change; `removed` compares the weights of rows of the first tick with 0."""
     is_removed = f"n.{WEIGHT} {removed} 0"
     change = (
         f"CASE WHEN n.{fold.STAYS} AND {is_removed} THEN 'changed from' WHEN n.{fold.STAYS} THEN 'changed to'"

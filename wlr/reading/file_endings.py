@@ -1,4 +1,4 @@
-"""What the ending of a file's name says of the format that is written to it."""
+"""The format of a new file by the suffix of its name."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 def format_of_file(
     file: str | os.PathLike[str], asked: str | None, endings: Mapping[str, tuple[str, ...]], usual: str
 ) -> str:
-    """Return the format in which a new file is written.
+    """Return the format of a new file.
 
     Args:
         file: Its path.
-        asked: What its user asked for; None for what the ending says.
-        endings: Formats of files with an ending, the usual one first.
-        usual: The format of files whose ending says nothing.
+        asked: The user's format; None for that of the suffix.
+        endings: Formats by suffix, the usual one first.
+        usual: The format without a known suffix.
 
     Raises:
-        InvalidError: What is asked for is not what the ending says.
+        InvalidError: The user's format contradicts the suffix.
     """
     ending = PurePath(file).suffix.lower()
     said = endings.get(ending)

@@ -1,4 +1,4 @@
-"""The files that hold a table of a Parquet replica, for tools that read Parquet."""
+"""The files of a table of a Parquet replica, for tools that read Parquet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def files(
     tick: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return paths or URLs of the files that hold a table, to be read by any Parquet tool.
+    """Return paths or URLs of the files of a table, for any Parquet tool.
 
     Args:
         into: A Parquet replica.

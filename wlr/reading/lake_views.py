@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from wlc.farm.model import Layout
 
 _CATALOG = "wlr_attached"
-# Which views are ours, and of which lake and tick they are.
+# Our views, with their lake and tick.
 _NOTES = "wlr_views.attached"
 
 
 @dataclass(frozen=True, slots=True)
 class Attached(ForPeople):
-    """The views that a DuckDB file has of a Parquet replica.
+    """The views of a Parquet replica in a DuckDB file.
 
     Attributes:
-        tick: As of which the views show the tables.
+        tick: Tick of the tables in the views.
         views: Their names, in order.
     """
 
@@ -52,20 +52,20 @@ def attach(
     tick: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Attached:
-    """Make a view of each table of a Parquet replica in a DuckDB file, in place of those of an earlier call.
+    """Make a view of each table of a Parquet replica in a DuckDB file, replacing those of an earlier call.
 
-    The views read the replica's files of one tick, which never change: they stay as they are when the replica moves
-    on, until that tick is pruned there. Call it again for newer rows.
+    The views read the replica's immutable files of one tick: they do not change when the replica is rolled forward,
+    until that tick is pruned. Call it again for newer rows.
 
     Args:
         lake: The Parquet replica, in a local folder.
-        into: The DuckDB file; it is made if there is none. What else is in it stays.
+        into: The DuckDB file, created if missing. Its other content stays.
         tick: As of this tick, which must still be readable; the current one if omitted.
         storage_options: Options of the replica's file system.
 
     Raises:
-        InvalidError: There is no such replica; or the file is a replica or a master, or has something else in the place
-            of a view.
+        InvalidError: There is no such replica; or the file is a replica or a master, or has another object with the
+            name of a view.
         ExpiredError: The tick was pruned.
         UnavailableError: The file is in use.
         UnsupportedError: The replica is not in a local folder.
@@ -115,7 +115,7 @@ def _select(layout: Layout, files: list[str]) -> str:
 def _refuse_other_owner(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
     for schema, what in (("wlr", "a replica"), ("wlc", "a master")):
         if _has_table(connection, Name(schema, "state")):
-            message = f"{file} is {what}, whose tables are not to be mixed with views of another replica"
+            message = f"{file} is {what}, and its tables must not be mixed with views of another replica"
             raise InvalidError(message, hint="Name a file that does not exist yet.", path=str(file))
 
 

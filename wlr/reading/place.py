@@ -1,6 +1,6 @@
-"""What a reader names: a database of a farm, or a replica.
+"""The place of a read: a database of a farm, or a replica.
 
-Local copies of a farm's data files, for as long as somebody reads them.
+Local copies of a farm's data files, for the duration of a read.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 def opened(
     place: str | os.PathLike[str], farm: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
 ) -> FarmDatabase | Target:
-    """Open what a text names: the farm of a name, a URL or a master; else a replica.
+    """Open the place that a text names: the farm of a name, a URL or a master; else a replica.
 
     Raises:
         InvalidError: It is neither.
-        UnavailableError: It is out of reach, or in use.
+        UnavailableError: It is unreachable, or in use.
     """
     try:
         database = wlc.resolve(place, farm, storage_options=storage_options)
         database.config()
     except (InvalidError, UnavailableError) as error:
-        # The farm may come from WLC_FARM, which says nothing about what this text names.
+        # The farm may come from WLC_FARM, which does not apply to a replica.
         if (target := _replica(place, storage_options)) is not None:
             return target
         raise error from None
@@ -55,7 +55,7 @@ def _replica(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 
 
 def stop_of(tick: int | str | None, until: str | date | None) -> Stop:
-    """Return where a read stops.
+    """Return the stop of a read.
 
     Raises:
         InvalidError: Both are given, or one is invalid.
@@ -74,10 +74,10 @@ def stop_at(moment: int | str | date | None, option: str) -> Stop:
 
 
 def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:
-    """Return the table that a user names: `schema.table`, or `table` in schema main; see `wlc.farm.typed_names`.
+    """Resolve a table that the user typed: `schema.table`, or `table` in schema main; see `wlc.farm.typed_names`.
 
     Raises:
-        InvalidError: There is no such table; the hint has those that are like it.
+        InvalidError: There is no such table; the hint has similar names.
     """
     known = list(tables)
     if (found := typed_names.find(wanted, known)) is not None:
@@ -86,16 +86,16 @@ def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:
 
 
 class LocalCopies:
-    """Local copies of some data files of a farm database; a file of a local farm is read where it is.
+    """Local copies of some data files of a farm database; a file of a local farm is read in place.
 
     Args:
         database: The farm database.
-        is_checked: Compare the content of each file with its checksum, which reads all of it. Files of a farm whose
-            signatures are verified are compared in any case.
-        only: Paths of the files to compare, if somebody else compares the others; None for all.
+        is_checked: Compare each file with its checksum, which reads all of it. With signatures, files are always
+            compared.
+        only: Paths of the files to compare, if another task compares the others; None for all.
 
     Attributes:
-        local: Where the files are, by their paths.
+        local: Local paths of the files, by their paths in the farm.
     """
 
     def __init__(self, database: FarmDatabase, *, is_checked: bool = True, only: Container[str] | None = None) -> None:

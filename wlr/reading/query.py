@@ -1,11 +1,10 @@
 """The SQL of a read: rows of a table as of a moment, or its changes, as a reader gets them.
 
-As of a moment, a table is its snapshot plus the net change of the log. Whoever reads the snapshot, or a slice of it,
-leaves out the rows that the net change removes. What the net change adds is read apart. In a table without a key, equal
-rows can be there several times: all copies of what the net change removes are left out of the snapshot, and the copies
-that stay are added.
+As of a moment, a table is its snapshot plus the net change of the log. A read of the snapshot, or of a slice, leaves
+out the rows that the net change removes. The added rows are read separately. A table without a key can hold several
+copies of a row: a read leaves out all copies of a removed row, and adds the copies that stay.
 
-Folding is that of `wlc.dialect.duckdb.fold`, as in replay. Everything here builds text and touches nothing.
+Folding uses `wlc.dialect.duckdb.fold`, as in replay. This module only builds text.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     Loads = Callable[[Column, str], str]
 
 _FEED_NAME = re.compile(r"_+(tick|weight|change_type|committed|user)", re.IGNORECASE)
-# Columns of every change feed that are not the table's, and their types.
+# Columns of every change feed besides the table's, and their types.
 FEED = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"), ("_committed", "TIMESTAMP WITH TIME ZONE"), ("_user", "VARCHAR"))
-# A column of change feeds for readers that do not know weights, in the words of Delta's change data feed.
+# A column of change feeds for readers without weights, with the values of Delta's change data feed.
 CHANGE_TYPE = "_change_type"
 # Arrow table in the connection: tick, committed and user of the transactions of a feed.
 TRANSACTIONS = "transactions"
@@ -52,7 +51,7 @@ class FileSlice:
 
 
 def snapshot_sql(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
-    """Select the rows of a snapshot that are still there, as stored; all copies of removed rows are left out."""
+    """Select the remaining rows of a snapshot, as stored; leave out all copies of removed rows."""
     base = _base(contents, slices, local)
     return _left_sql(contents, base, _net(contents, local)) if contents.removed else base
 
@@ -68,7 +67,7 @@ def _left_sql(contents: TableContents, base: str, net: str) -> str:
 
 
 def net_sql(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buckets: int = 1) -> str:
-    """Select one bucket of what `snapshot_sql` leaves out: rows that were added, and copies that stay."""
+    """Select one bucket of the rows that `snapshot_sql` leaves out: added rows, and copies that stay."""
     return _added_sql(contents, local, _net(contents, local, bucket, buckets))
 
 
@@ -84,13 +83,13 @@ def _added_sql(contents: TableContents, local: Mapping[str, str], net: str) -> s
         copies += f" UNION ALL SELECT * FROM ({stays}) WHERE {WEIGHT} <> 0"
     if contents.layout.primary_key:
         return f"SELECT {', '.join(columns)} FROM ({copies})"
-    # An image is there as many times as its weight says.
+    # An image has as many copies as its weight.
     listed = ", ".join(f"n.{column}" for column in columns)
     return f"SELECT {listed} FROM ({copies}) AS n, range(n.{WEIGHT}) AS copy(_tick)"
 
 
 def log_sql(contents: TableContents, local: Mapping[str, str]) -> str:
-    """Select all images of the log, which is what a table holds if nothing was ever removed."""
+    """Select all images of the log, which are the table's rows if none was ever removed."""
     return f"SELECT {', '.join(fold.stored_columns(contents.layout))} FROM ({_raw(contents, local)})"
 
 
@@ -101,7 +100,7 @@ def rows_sql(contents: TableContents, local: Mapping[str, str]) -> str:
         return base[0] if base else nothing_sql(contents.layout)
     if not contents.removed:
         return _united([*base, log_sql(contents, local)])
-    # The net change is added up once, and used for both.
+    # The net change is folded once for both parts.
     left = [_left_sql(contents, rows, _NET) for rows in base]
     both = _united([*left, _added_sql(contents, local, _NET)])
     return f"WITH {_NET} AS MATERIALIZED {_net(contents, local)} {both}"
@@ -143,7 +142,7 @@ def feed_sql(
         images: A query that selects images as stored, with `_tick` and `_weight`.
         loads: Makes the reader's values.
         conditions: Conditions on the columns of the feed.
-        has_updates: An image that was removed and one that was added may be of one row.
+        has_updates: A removed and an added image may belong to one row.
     """
     mapped = mapped_values(layout, old, [f"i.{column}" for column in fold.stored_columns(old)])
     columns = zip(layout.stored, mapped, strict=True)
@@ -171,10 +170,10 @@ def held_sql(rows: str, tick: int, weight: int) -> str:
 
 
 def _change_type_sql(key: Sequence[str]) -> str:
-    """Return the SQL of what an image is to readers who think of rows.
+    """Return the SQL of an image's change type: insert, delete or update.
 
-    A row is updated by a transaction that removes an image of its key and adds another one. Without a key, nobody can
-    say which image became which.
+    A transaction updates a row by removing an image of its key and adding another one. Without a key, updates cannot be
+    recognized.
     """
     if not key:
         return f"CASE WHEN i.{WEIGHT} < 0 THEN 'delete' ELSE 'insert' END"
@@ -188,7 +187,7 @@ def _change_type_sql(key: Sequence[str]) -> str:
 
 
 def feed_column(name: str) -> str:
-    """Name of a table's column in a change feed, where the names of `FEED` and `CHANGE_TYPE` are taken."""
+    """Name of a table's column in a change feed, in which the names of `FEED` and `CHANGE_TYPE` are reserved."""
     return "_" + name if _FEED_NAME.fullmatch(name) else name
 
 
@@ -228,7 +227,7 @@ def _raw(contents: TableContents, local: Mapping[str, str]) -> str:
 
 
 def _fulfilling_sql(contents: TableContents, raw: str) -> str:
-    """Select the images that fulfil a condition, before they are added up: equal images get the same answer."""
+    """Select the images that fulfil a condition, before folding: equal images have the same result."""
     stored = fold.stored_columns(contents.layout)
     kept = [quote(f"dbfarm stored {number}") for number in range(len(stored))]
     declared = (f"{load_sql(c, s)} AS {quote(c.name)}" for c, s in zip(contents.layout.stored, stored, strict=True))

@@ -1,4 +1,4 @@
-"""Read a table as of a moment as a relation of DuckDB, from a farm or a replica, with no replica made."""
+"""Read a table as of a moment as a relation of DuckDB, from a farm or a replica, without making a replica."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def read(
 ) -> duckdb.DuckDBPyRelation:
     """Read a table as of a moment.
 
-    From a farm, the rows come from the newest suitable snapshot and the log behind it, from a Parquet replica out of
-    its files: each time that the relation is used, only the columns and row groups that it needs. From a DuckDB or
-    PostgreSQL replica, the rows that match are copied first, so that the replica is not kept from rolling forward.
+    From a farm, the rows come from the newest suitable snapshot and the log after it; from a Parquet replica, from its
+    files. Each use of the relation reads only the columns and row groups that it needs. From a DuckDB or PostgreSQL
+    replica, the matching rows are copied first, so that the replica can roll forward meanwhile.
 
     Args:
         place: Name in the farm, URL of the database's folder, path of the master; or a replica.
         table: `schema.table`, or `table` in schema main.
-        tick: As of this transaction; the last one if omitted. A replica that is no farm has the ticks that it has.
+        tick: As of this transaction; the last one if omitted. A replica has only its own ticks.
         until: As of this time, as for `wlr.replicate`; of a farm only.
-        columns: Names of columns, in the order in which they are wanted; all that are stored if omitted.
-        where: One expression over the columns of a row, in DuckDB's SQL, that gives the same answer at all times.
+        columns: Names of columns, in the wanted order; all stored ones if omitted.
+        where: One expression over the columns of a row, in DuckDB's SQL, whose result does not depend on the time.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the file system.
-        verify: Compare every file with its checksum, which reads all of it. Without, a local file is read only where
-            the relation needs it.
+        verify: Compare every file with its checksum, which reads all of it. Without it, only the needed parts of a
+            local file are read.
 
     Returns:
-        A relation with columns as declared, on a connection of its own in time zone UTC; rows are in no order.
-        Generated columns are not stored and not in it.
+        A relation with columns as declared, on a separate connection in time zone UTC; rows are in no order. It has no
+        generated columns, which are not stored.
 
     Raises:
         InvalidError: There is no such place, table or column; or `where` is not such an expression; or the moment is
@@ -77,7 +77,7 @@ def read(
         ExpiredError: The moment was pruned.
         UnsupportedError: A schema change cannot be followed; read it from a replica.
         CorruptError: A file is damaged.
-        UnavailableError: The place is out of reach, or in use.
+        UnavailableError: The place is unreachable, or in use.
     """
     stop = stop_of(tick, until)
     found = opened(place, farm, storage_options)
@@ -87,7 +87,7 @@ def read(
             return request.of_farm(found)
         return request.of_replica(found, storage_options)
     except (ExpiredError, InvalidError) as error:
-        # Hints of the log's reader are for the command line.
+        # Hints of the log reader are for the command line.
         if error.hint and not error.hint.startswith("wlr "):
             error.hint = error.hint.replace("Use --tick ", "Use tick=").replace("--tick ", "tick=")
         raise
@@ -107,13 +107,13 @@ class _Request:
         self._where = where
         self._is_checked = is_checked
         self._work = Path(tempfile.mkdtemp(prefix="wlr-read-"))
-        # What the relation needs for as long as it lives.
+        # Resources of the relation.
         self._needs: ExitStack | None = ExitStack()
         self._needs.callback(shutil.rmtree, self._work, ignore_errors=True)
         self._connection = connect(self._work)
 
     def close(self) -> None:
-        """Give up what no relation has taken over."""
+        """Release the resources that no relation owns."""
         if self._needs is not None:
             self._connection.close()
             self._needs.close()
@@ -149,13 +149,13 @@ class _Request:
         return self._relation(name, layout, rows, wanted, condition)
 
     def _of_rows(self, target: Target, storage_options: Mapping[str, Any] | None) -> duckdb.DuckDBPyRelation:
-        """Copy the rows to a database beside the connection, which keeps their types."""
+        """Copy the rows to a database of the connection, which keeps their types."""
         file = self._work / "rows.duckdb"
         with target.scanned(self._work, storage_options) as scan:
             present = scan.state.position.tick
             if self._stop.tick not in (None, present):
                 master = scan.state.master
-                message = f"{target} is at tick {present} and holds no other, such as {self._stop.tick}"
+                message = f"{target} is at tick {present}, not at {self._stop.tick}, and keeps no other ticks"
                 hint = f"Read the farm: wlr.read({master!r}, {self._table!r}, tick={self._stop.tick})"
                 raise InvalidError(message, hint=hint)
             name = named_table(self._table, scan.layouts, f"in {target}")
@@ -189,9 +189,9 @@ class _Request:
 
 
 def kept(connection: duckdb.DuckDBPyConnection, needs: ExitStack, sql: str) -> duckdb.DuckDBPyRelation:
-    """Make a relation, with which everything lives that it needs; `needs` is closed when it is gone.
+    """Make a relation that owns `needs`, which are closed with it.
 
-    A relation keeps the database of its connection alive, and that keeps the functions that are defined in it.
+    A relation keeps the database of its connection alive, and the database keeps its functions.
     """
     keeper = _Keeper()
     connection.create_function(_KEEPER, keeper.answer, [], "BOOLEAN")
@@ -204,12 +204,12 @@ class _Keeper:
     """Lives as long as the relation: a function of the relation's connection refers to it."""
 
     def answer(self) -> bool:
-        """Return a constant; nobody calls it."""
+        """Return a constant; it is never called."""
         return True
 
 
 def _rows_sql(name: Name, layout: Layout, stored: str, wanted: Sequence[str], condition: Condition | None) -> str:
-    """Select wanted columns, as declared, of those stored rows that fulfil a condition."""
+    """Select wanted columns, as declared, of stored rows that fulfil a condition."""
     needed = {*wanted, *(condition.columns if condition else ())}
     columns = [column.name for column in layout.stored if column.name in needed]
     listed = ", ".join(map(quote, wanted))

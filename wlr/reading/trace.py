@@ -1,14 +1,14 @@
-"""Follows tables through the log: which files hold their rows, and what schema changes did to these rows.
+"""Follows tables through the log: the files of their rows, and the effects of schema changes on these rows.
 
 A replica runs the schema changes. A reader has no database to run them in, and follows the tables instead. A new table
-or a clear ends everything before. A column that was dropped, renamed, or added with a constant becomes an expression
-over the older files. Any other change needs a replica and is refused with its tick.
+or a clear discards everything before. A column that was dropped, renamed, or added with a constant becomes an
+expression over the older files. Any other change needs a replica and is refused with its tick.
 
 Maps rows of one layout of a table to another one, by the names of the columns.
 
-Decides from the log, before any data file is read, which rows make a table as of a moment.
+Decides from the log, without reading data files, which rows a table has as of a moment.
 
-Decides from the log, before any data file is read, which row images make the change feed of a table.
+Decides from the log, without reading data files, which row images make the change feed of a table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def mapped_values(layout: Layout, old: Layout, values: Sequence[str]) -> tuple[str, ...]:
-    """Map stored values of another layout by name: what it lacks is NULL, another type is cast exactly, or fails."""
+    """Map stored values of another layout by name: missing columns are NULL, other types are cast exactly, or fail."""
     there = {column.name.lower(): (column, value) for column, value in zip(old.stored, values, strict=True)}
     return tuple(_mapped(column, *there.get(column.name.lower(), (None, ""))) for column in layout.stored)
 
@@ -59,7 +59,7 @@ def _mapped(column: Column, old: Column | None, stored: str) -> str:
 _NUMBER, _STRING = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", r"'(?:[^']|'')*'"
 _WORDS = r"[A-Za-z_]\w*(?: [A-Za-z_]\w*)*(?:\(\d+(?:, ?\d+)?\))?"
 _VALUE = rf"(?:NULL|true|false|{_NUMBER}|{_STRING})"
-# Default values come from the farm and go into SQL: nothing but a constant may pass.
+# Default values from the farm go into SQL: only constants may pass.
 _CONSTANT = re.compile(rf"{_VALUE}|CAST\({_VALUE} AS {_WORDS}\)", re.IGNORECASE)
 
 
@@ -73,16 +73,16 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class TableContents:
-    """What a table holds at one moment: the rows of a snapshot's files, if any, and the images of the log.
+    """The contents of a table at one moment: the rows of a snapshot's files, if any, and the images of the log.
 
     Attributes:
         snapshot: Tick of the snapshot that `files` belong to; None if no row of a snapshot counts any more.
         values: As in `LogPart`, for the rows of the snapshot.
         added: Number of +1 images in `parts`; `removed`: number of -1 images.
-        has_key: The primary key never changed, so that it identifies the row that an image removes.
-        condition: Only rows count that fulfil it; over the columns as declared, of the table as `called`.
-        broken: Tick of a schema change that cannot be followed; None if every change could be. Then `files` and
-            `parts` have the layout `was`, unless rows were changed since.
+        has_key: The primary key never changed, so it identifies the row that an image removes.
+        condition: Condition of the rows, over the columns as declared, of the table as `called`.
+        broken: Tick of a schema change that cannot be followed; None without one. If set, `files` and `parts` have the
+            layout `was`, unless rows were changed since.
     """
 
     layout: Layout
@@ -100,7 +100,7 @@ class TableContents:
 
 
 def forgets(record: Record, table: Name) -> bool:
-    """Say whether a record ends everything that the table held before."""
+    """Return whether a record discards all earlier rows of the table."""
     if isinstance(record, Clear):
         return record.table == table
     ends = (effect for effect in _effects(record) if isinstance(effect, CreatedObject | DroppedObject))
@@ -108,25 +108,25 @@ def forgets(record: Record, table: Name) -> bool:
 
 
 def renames(record: Record, table: Name) -> bool:
-    """Say whether a record renames the table, or renames another table to its name."""
+    """Return whether a record renames the table, or renames another table to its name."""
     return any(table in (e.object.name, e.to) for e in _effects(record) if isinstance(e, RenamedObject))
 
 
 def column_steps(ddl: Ddl) -> tuple[ColumnStep, ...]:
-    """Return how a statement changes the columns of the table that it is about."""
+    """Return the changes of a statement to its table's columns."""
     steps = (e.columns for e in _effects(ddl) if isinstance(e, AlteredObject) and e.object.name == ddl.object)
     return next(steps, ())
 
 
 def _effects(record: Record) -> Iterator[DdlEffect]:
-    """Yield what a record does to tables. What PostgreSQL alone does is not about rows that the log lists."""
+    """Yield the effects of a record on tables; statements for PostgreSQL alone do not affect rows of the log."""
     if isinstance(record, Ddl) and is_run(record, ()):
         yield from table_effects(record)
 
 
 @dataclass(slots=True)
 class Trace:
-    """The tables of a database, followed through the actions of the plan, as a replica applies them."""
+    """The tables of a database, followed through the plan's actions, in a replica's order."""
 
     tables: dict[Name, TableContents] = field(default_factory=dict)
 
@@ -144,7 +144,7 @@ class Trace:
         """Follow the next action of a step that ends at a tick.
 
         Raises:
-            CorruptError: It changes a table that does not exist, or that has other columns.
+            CorruptError: It changes a missing table, or one with other columns.
         """
         if isinstance(action, Ddl):
             self._follow_ddl(action, tick)
@@ -201,7 +201,7 @@ def _altered(contents: TableContents, layout: Layout, steps: Iterable[ColumnStep
     old = contents.layout
     is_plain = edited(stored_columns(old), old, layout, steps) is not None
     if not is_plain or contents.broken is not None:
-        # The same transaction may write all rows again, which mends this.
+        # The same transaction may rewrite all rows, which makes the table readable again.
         was = old if contents.broken is None else contents.was
         return replace(contents, layout=layout, broken=contents.broken or tick, was=was, has_key=False)
 
@@ -215,13 +215,13 @@ def _altered(contents: TableContents, layout: Layout, steps: Iterable[ColumnStep
 
 
 def edited(values: Iterable[str], old: Layout, new: Layout, steps: Iterable[ColumnStep]) -> tuple[str, ...] | None:
-    """Return the SQL of a row's values after a schema change; None if only an engine can tell them.
+    """Return the SQL of a row's values after a schema change; None if only an engine can compute them.
 
     Args:
         values: SQL of the values of the stored columns before it.
         old: The layout before it.
         new: The layout after it.
-        steps: How it changes the columns.
+        steps: Its changes of columns.
     """
     columns = {name: (kind, value) for (name, kind), value in zip(old.shape, values, strict=True)}
     made = {column.name: column for column in new.stored}
@@ -253,11 +253,11 @@ def contents_at(database: FarmDatabase, wanted: str, stop: Stop) -> tuple[Name, 
 
     Args:
         database: The farm database.
-        wanted: The table as a user names it.
+        wanted: The user's name of the table.
         stop: Where to stop.
 
     Returns:
-        The table's name as it is written there, what it holds, and the tick of the last transaction that counts.
+        The table's name in the log, its contents, and the tick of the last transaction that counts.
 
     Raises:
         InvalidError: There is no such table then, or the stop is ahead of the farm.
@@ -290,7 +290,7 @@ def _followed(database: FarmDatabase, stop: Stop) -> tuple[Trace, int]:
 
 
 def refuse_broken(table: Name, contents: TableContents) -> None:
-    """Refuse a table with rows that a schema change altered in a way that only an engine can repeat.
+    """Refuse a table with rows that only an engine can compute after a schema change.
 
     Raises:
         UnsupportedError: The table has such rows; the message names the transaction.
@@ -303,14 +303,13 @@ def refuse_broken(table: Name, contents: TableContents) -> None:
 
 
 def narrowed(contents: TableContents, wanted: Collection[str]) -> TableContents:
-    """Leave out the columns that nobody needs.
+    """Leave out unneeded columns.
 
-    The sum of the weights of images that are cut to some columns is the sum of the images, cut: what is left out of all
-    of them changes no row of the others.
+    Folding images after a projection equals projecting the folded images, so dropped columns change no other column.
 
     Args:
-        contents: What the table holds.
-        wanted: Names of columns. Those that identify the rows to remove are kept, too.
+        contents: The contents of the table.
+        wanted: Names of columns. Columns that identify removed rows are kept, too.
     """
     layout = contents.layout
     key = layout.primary_key if contents.has_key and contents.removed else ()
@@ -327,7 +326,7 @@ def _chosen(values: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
 
 
 class FeedTransaction(NamedTuple):
-    """What a change feed says of a transaction."""
+    """The columns of a transaction in a change feed."""
 
     tick: int
     committed: datetime | None
@@ -336,7 +335,7 @@ class FeedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemovedRows:
-    """All that a table held when it was cleared, dropped or replaced; `values` are as in `FeedPlan.parts`."""
+    """The rows of a table when it was cleared, dropped or replaced; `values` are as in `FeedPlan.parts`."""
 
     contents: TableContents
     transaction: FeedTransaction
@@ -351,8 +350,8 @@ class FeedPlan:
         reads: Data files and the ticks that count in them, in commit order.
         transactions: The transactions of `reads` with their number of row images, rising.
         removed: Rows that no data file lists, in commit order.
-        layouts: Those that the range gave the table, in commit order.
-        by_layout: The same rows as `reads`, and how many of the layouts are older than they are.
+        layouts: New layouts of the table in the range, in commit order.
+        by_layout: The same rows as `reads`, each with its number of older layouts.
     """
 
     reads: tuple[Read, ...]
@@ -362,12 +361,12 @@ class FeedPlan:
     by_layout: tuple[tuple[Read, int], ...]
 
     def parts(self) -> tuple[LogPart, ...]:
-        """Return the rows of `reads` with values in the layout that the table has at the end of the range."""
+        """Return the rows of `reads` with values in the table's last layout of the range."""
         return tuple(LogPart(read, _values(read.file.layout, self.layouts[known:])) for read, known in self.by_layout)
 
 
 class NewLayout(NamedTuple):
-    """A layout that a transaction gave the table, by altering columns; `steps` is None if it made the table anew."""
+    """A layout of the table after a transaction altered columns; `steps` is None if it created the table again."""
 
     tick: int
     layout: Layout
@@ -383,7 +382,7 @@ def plan_feed(
         database: The farm database.
         batches: Log files that hold all of the ticks.
         table: The table; its name must not change in between.
-        ticks: The first and the last one, both included; None for no end.
+        ticks: The first and the last one, both included; None without an end.
 
     Raises:
         UnsupportedError: The table was renamed, or another one took its name; the message names the transaction.
@@ -423,18 +422,18 @@ def plan_feed(
 def refuse_other_columns(
     database: FarmDatabase, plan: FeedPlan, table: Name, wanted: Collection[str], first: int, *, has_begun: bool
 ) -> None:
-    """Refuse a schema change after which a column of a stream would be NULL, or not what its older rows say.
+    """Refuse a schema change that makes a stream's column NULL, or contradicts its older rows.
 
     Args:
         database: The farm database.
         plan: The next changes of the stream.
         table: Its table.
-        wanted: Names of the columns that it gives.
+        wanted: Names of its columns.
         first: The first tick of the changes.
         has_begun: It has given changes before.
 
     Raises:
-        UnsupportedError: There is such a change behind rows of the stream; the message names the transaction.
+        UnsupportedError: Such a change follows rows of the stream; the message names the transaction.
     """
     old = _layout_before(database, table, plan.layouts[0].tick) if plan.layouts else None
     for number, new in enumerate(plan.layouts):
@@ -453,7 +452,7 @@ def _layout_before(database: FarmDatabase, table: Name, tick: int) -> Layout | N
 
 
 def _loses(wanted: str, old: Layout, new: NewLayout) -> bool:
-    """Say whether a statement took a column away, or gave rows that lacked it something else than NULL."""
+    """Return whether a statement dropped a column, or added one whose older rows are not NULL."""
     had, has = _has(old, wanted), _has(new.layout, wanted)
     if had or not has or new.steps is None:
         return had and not has
@@ -466,7 +465,7 @@ def _has(layout: Layout, wanted: str) -> bool:
 
 
 def _other_columns(table: Name, tick: int, lost: Sequence[str], first: int, *, has_own: bool) -> UnsupportedError:
-    """Build the error for a transaction that took columns away; `has_own`: it changed rows before, which had them."""
+    """Build the error for a transaction that dropped columns; `has_own`: it changed rows with them before."""
     begin = f"Read the changes from_tick {first} to_tick {tick - 1}, then begin" if first < tick else "Begin"
     if has_own:
         begin = f"Read the whole table at tick {tick}, in place of what the stream has given, then begin"
@@ -477,7 +476,7 @@ def _other_columns(table: Name, tick: int, lost: Sequence[str], first: int, *, h
 
 
 def _whole(by_layout: Mapping[tuple[str, int], Read]) -> tuple[Read, ...]:
-    """Join what counts of one file under several layouts."""
+    """Join the ranges of one file under several layouts."""
     reads: dict[str, Read] = {}
     for (path, _), read in by_layout.items():
         reads[path] = replace(reads[path], last=read.last) if path in reads else read
@@ -487,7 +486,7 @@ def _whole(by_layout: Mapping[tuple[str, int], Read]) -> tuple[Read, ...]:
 def _values(old: Layout, later: Sequence[NewLayout]) -> tuple[str, ...]:
     """Return the SQL that makes each stored column of the last layout from a row of an older one.
 
-    Otherwise images of one row, written before and after a column was renamed or added, would not cancel out.
+    Otherwise, images of one row from before and after a new or renamed column would not cancel out.
     """
     values = stored_columns(old)
     for new in later:
@@ -529,12 +528,12 @@ def _renamed(table: Name, tick: int) -> UnsupportedError:
 
 
 def _removed_rows(database: FarmDatabase, table: Name, ends: list[int]) -> list[RemovedRows]:
-    """Find the rows that the table held when all of them were removed at once: the log does not list them."""
+    """Find the table's rows when all of them were removed at once: the log does not list them."""
     try:
         manifest = log_reader.choose_snapshot(database, Stop(tick=ends[0] - 1))
     except ExpiredError as error:
         raise ExpiredError(
-            f"transaction {ends[0]} removed all rows of table {table}, and what they were was pruned",
+            f"transaction {ends[0]} removed all rows of table {table}, and the log of these rows was pruned",
             hint=f"Read the changes from tick {ends[0] + 1} on.",
         ) from error
     trace = Trace.begin(manifest)
@@ -552,7 +551,7 @@ def _removed_rows(database: FarmDatabase, table: Name, ends: list[int]) -> list[
 
 
 def _before(table: Name, contents: TableContents, tick: int) -> TableContents:
-    """Return the contents in the layout before the alteration for a table that is written anew because of it."""
+    """Return the contents in the layout before an alteration that rewrites the table."""
     if contents.broken == tick and contents.was is not None:
         return replace(contents, layout=contents.was, broken=None)
     refuse_broken(table, contents)

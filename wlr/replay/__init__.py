@@ -1,1 +1,1 @@
-"""Replay: a replica is made from a snapshot and rolled forward, or back, along the log."""
+"""Replay: make a replica from a snapshot, and roll it forward or back along the log."""

@@ -1,4 +1,4 @@
-"""What a log says to a replica that may go on from there; see `wlr.replay.plan.common_position`."""
+"""A farm's log as `wlr.replay.plan.common_position` reads it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class FarmLog:
-    """A farm database's log; what was read is kept. It is a `SourceLog` and a `HomeLog`.
+    """A farm database's log, which caches its batches. It is a `SourceLog` and a `HomeLog`.
 
     Attributes:
         database: The farm database.
-        numbers: Of its batches when this was made, rising.
+        numbers: Numbers of its batches at the time of creation, rising.
     """
 
     def __init__(self, database: FarmDatabase) -> None:
@@ -52,13 +52,13 @@ class FarmLog:
         return self._batches[number]
 
     def chain(self, number: int) -> str | None:
-        """Return the chain hash of a batch, None where it is not known."""
+        """Return the chain hash of a batch, None if unknown."""
         if number in self.numbers:
             return self.batch(number)[1]
         return self.batch(number + 1)[0].previous if number + 1 in self.numbers else None
 
     def earlier_proofs(self) -> Iterator[Taken]:
-        """Yield what batches say of how far other logs were read, the newest first."""
+        """Yield the positions in other logs that batches had read, the newest first."""
         for number in reversed(self.numbers):
             yield from self.batch(number)[0].taken
 
@@ -91,7 +91,7 @@ class FarmLog:
 
     @cached_property
     def lineage(self) -> Lineage:
-        """What histories grew from."""
+        """The parents of histories."""
         return self._circle.lineage() if self._circle else NO_LINEAGE
 
     # Places
@@ -101,7 +101,7 @@ class FarmLog:
         return self._timed(end_of(*self.batch(number)))
 
     def _timed(self, point: Point) -> Point:
-        """Find the time of a place before which only transactions of its batch that were rolled back lie."""
+        """Find the commit time of a place whose batch has only rolled-back transactions before it."""
         earlier = (self.batch(number)[0].clock for number in reversed(self.numbers) if number < point.position.batch)
         start = (place.clock for place in (self.start,) if place)
         clock = point.clock or next(filter(None, chained(earlier, start)), None)
@@ -131,7 +131,7 @@ class FarmLog:
 
     @cached_property
     def start(self) -> Point | None:
-        """Where the first batch goes on, None where that is not known."""
+        """Position before the first batch, None if unknown."""
         first = self.numbers[0] if self.numbers else None
         last = self.batch(first)[0].first if first else None
         for tick in reversed(self.database.snapshot_ticks()):
@@ -144,7 +144,7 @@ class FarmLog:
         return None
 
     def digests(self, position: Position) -> dict[Name, Digest]:
-        """Return what tables hold at a position, those that are known."""
+        """Return the known digests at a position."""
         manifest = self._snapshot_before(position)
         known = dict(manifest.digests) if manifest else {}
         here = manifest.position if manifest else START
@@ -194,7 +194,7 @@ def _total(database: FarmDatabase, files: Mapping[str, TableFile], work: Path) -
 
 
 def home_log(database: FarmDatabase) -> FarmLog | None:
-    """Return the log that a replica reads, None if it is out of reach."""
+    """Return the log that a replica reads, None if it cannot be reached."""
     try:
         return FarmLog(database)
     except FarmError:

@@ -1,7 +1,7 @@
-"""Take a replica back to an earlier tick of the log that it reads: what came after is undone, the newest first.
+"""Take a replica back to an earlier tick of its log: later transactions are undone, the newest first.
 
-A change set is row images with weights; with all weights negated it is the way back. The log does not hold what is
-needed to undo a schema change, or the rows of a table that was emptied: there the replica is made anew from a snapshot.
+A change set is row images with weights; with all weights negated, it undoes itself. The log cannot undo a schema
+change, or restore the rows of an emptied table: in these cases, the replica is rebuilt from a snapshot.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """How a replica gets back.
+    """The way back of a replica.
 
     Attributes:
-        point: Where to; None if the log does not reach back to it.
-        steps: From there to where the replica stands, in the order of the log.
-        digests: What tables hold there, those that are known.
-        anew: Why the rows cannot be undone; empty if they can.
+        point: The place to go back to; None if the log does not reach back to it.
+        steps: Steps from there to the replica's position, in the order of the log.
+        digests: The known digests there.
+        obstacle: Why the rows cannot be undone; empty if they can.
     """
 
     point: Point | None
     steps: tuple[Step, ...] = ()
     digests: Mapping[Name, Digest] = field(default_factory=dict)
-    anew: str = ""
+    obstacle: str = ""
 
     def done(self, *, is_dry_run: bool = False) -> Replicated:
-        """Say what was undone."""
+        """Report the undone transactions."""
         assert self.point is not None
         transactions, rows = sum(len(step.applied) for step in self.steps), sum(step.rows for step in self.steps)
         batches = {mark.batch for step in self.steps for mark in step.marks}
@@ -71,20 +71,20 @@ class WayBack:
 
 
 def go_back(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated:
-    """Undo what came after the stop; where that cannot be undone, make the replica anew from a snapshot."""
+    """Undo the transactions after the stop, or rebuild the replica from a snapshot if they cannot be undone."""
     way = way_back(replay.database, state, replay.stop, membership=replay.membership)
-    if way.point is None or way.anew:
-        return replay.make_anew(state, way.anew, dry_run=dry_run)
+    if way.point is None or way.obstacle:
+        return replay.rebuild(state, way.obstacle, dry_run=dry_run)
     if dry_run:
         return way.done(is_dry_run=True)
     if replay.registers:
-        # Before a row is undone: pruning must keep what the replica needs from there on.
+        # Register before a row is undone: pruning must keep the log from the stop on.
         there = replace(state, position=way.point.position, clock=way.point.clock)
         register_replica(replay.database, there, replay.into, replay.membership, delay_s=replay.delay_s)
     try:
         undo(way, state, replay.into, replay.database, replay.bulk)
     except StepError as error:
-        return replay.make_anew(state, f"its rows cannot be undone: {error.cause}")
+        return replay.rebuild(state, f"its rows cannot be undone: {error.cause}")
     return way.done()
 
 
@@ -98,14 +98,14 @@ def way_back(
     """Find the way from a replica's position back to a stop.
 
     Raises:
-        CorruptError: A log file is damaged, or the farm has another past than the replica.
-        UnavailableError: It is a relay that has not come as far as the replica.
+        CorruptError: A log file is damaged, or the farm has another history than the replica.
+        UnavailableError: A relay lags behind the replica.
     """
     log, here = FarmLog(database), state.position
     if here.batch and log.chain(here.batch) not in (None, here.chain):
         raise CorruptError(
-            f"batch {here.batch} of {database.url} is not the one that its reader has read",
-            hint=f"The master was restored from another past: {bounds.REBASE}",
+            f"batch {here.batch} of {database.url} differs from the one that its reader has read",
+            hint=f"The master was restored from a backup: {bounds.REBASE}",
             path=database.url,
             position=here,
         )
@@ -116,18 +116,20 @@ def way_back(
     # Retention can remove batches between two snapshots.
     between = set(range(point.position.batch + 1, here.batch + 1)) if point else {0}
     if point is None or here.batch not in log.numbers or not between <= set(log.numbers):
-        return WayBack(None, anew=f"the log does not reach back to {stop}")
+        return WayBack(None, obstacle=f"the log does not reach back to {stop}")
     if skipped := sorted(tick for tick in state.accepted if point.position.tick < tick <= here.tick):
-        # A repair since then, or a snapshot that the replica was made from, may have brought what was skipped.
-        return WayBack(point, anew=f"transaction {skipped[0]} was accepted, so that its rows may be here or not")
+        # A later repair, or the snapshot of the replica, may have added the skipped rows.
+        return WayBack(
+            point, obstacle=f"transaction {skipped[0]} was accepted, so the replica may or may not have its rows"
+        )
     if state.filters:
-        return WayBack(point, anew="the log says what is undone in whole tables, and the replica holds chosen rows")
+        return WayBack(point, obstacle="the log can undo whole tables only, and the replica holds chosen rows")
     try:
         steps = tuple(_steps(log, point, state, limits))
     except (InvalidError, ExpiredError) as error:
-        return WayBack(None, anew=error.message)
-    anew = next((cause for step in steps if (cause := _not_undone(step))), "")
-    return WayBack(point, steps, {} if anew else log.digests(point.position), anew)
+        return WayBack(None, obstacle=error.message)
+    obstacle = next((cause for step in steps if (cause := _not_undone(step))), "")
+    return WayBack(point, steps, {} if obstacle else log.digests(point.position), obstacle)
 
 
 def _steps(log: FarmLog, point: Point, state: ReplicaState, limits: Limits) -> list[Step]:
@@ -138,7 +140,7 @@ def _steps(log: FarmLog, point: Point, state: ReplicaState, limits: Limits) -> l
 
 
 def _not_undone(step: Step) -> str:
-    """Return why steps cannot be undone from the log alone; "" if they can."""
+    """Return why the log alone cannot undo steps; "" if it can."""
     for tick, _, record in step.applied.records():
         if isinstance(record, Ddl):
             return f"transaction {tick} changes the schema ({record.kind} {record.object})"
@@ -152,14 +154,14 @@ def undo(way: WayBack, state: ReplicaState, into: Target, database: FarmDatabase
 
     Raises:
         StepError: A step cannot be undone in this replica; all later ones are undone.
-        CorruptError: A table would hold something else than the master's did.
+        CorruptError: The digest of a table would differ from the master's.
     """
     assert way.point is not None
     with tempfile.TemporaryDirectory(prefix="wlr-back-") as folder:
         work = Path(folder)
         with into.open([*log_reader.local_folders(database), work], bulk) as replica:
             if replica.state.position != state.position:
-                raise UnavailableError(f"{into} was moved meanwhile", hint="try again", path=str(into))
+                raise UnavailableError(f"another process moved {into}", hint="try again", path=str(into))
             run = _Undoing(replica, database, work)
             try:
                 run.all(way)
@@ -188,7 +190,7 @@ class _Undoing:
             self._undo(way.steps[number], begins[number], way.digests if number == 0 else {})
 
     def _undo(self, step: Step, begin: Point, digests: Mapping[Name, Digest]) -> None:
-        """Undo a step; one that fails is cut in halves, for the sake of foreign keys."""
+        """Undo a step; cut one that fails in halves, because of foreign keys."""
         local: dict[str, Path] = {}
         try:
             back = self._negated(step, begin, digests, local)
@@ -204,7 +206,7 @@ class _Undoing:
                 file.unlink(missing_ok=True)
 
     def _negated(self, step: Step, begin: Point, digests: Mapping[Name, Digest], local: dict[str, Path]) -> Step:
-        """Write what undoes a step as a step of one transaction."""
+        """Write a step of one transaction that undoes a step."""
         files: dict[str, TableFile] = {}
         records = []
         for action in step.actions():
@@ -215,19 +217,19 @@ class _Undoing:
                     files[file.file.path] = file
                     records.append(Change(change.table, file.file.path, change.removed, change.added))
         now, position = begin.clock or utc_now(), begin.position
-        told = {name: digest for name, digest in digests.items() if self.replica.holds(name)}
+        known = {name: digest for name, digest in digests.items() if self.replica.holds(name)}
         return Step(
             (Transaction(position.tick, "wlr", now, now, tuple(records)),),
             files,
             (Mark(position.tick, position.history, position.batch, position.chain, begin.batch_last),),
             step.catalog,
-            digests=told,
+            digests=known,
             footer=begin.contained,
             is_start=begin.clock is None,
         )
 
     def _file(self, change: TableChange, tick: int, local: dict[str, Path]) -> TableFile:
-        """Write the images of a change with their weights negated, as those of a tick."""
+        """Write the images of a change with negated weights, under one tick."""
         fetched: list[Path] = []
 
         def fetch(file: TableFile) -> str:

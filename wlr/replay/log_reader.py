@@ -1,4 +1,4 @@
-"""Reads the log of a farm database: where it ends, where reading can start, one batch after the other."""
+"""Reads the log of a farm database: its end, the snapshot to start from, and its batches in order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def last_tick(database: FarmDatabase, numbers: list[int], config: Config | None 
     Args:
         database: The farm database.
         numbers: Numbers of its newest batches, or of all, listed just before.
-        config: What `wlc.config` says; it is read if omitted.
+        config: Content of `wlc.config`; it is read if omitted.
 
     Raises:
         GapError: The newest batch was published and is missing.
@@ -62,7 +62,7 @@ def last_tick(database: FarmDatabase, numbers: list[int], config: Config | None 
 
 
 def refuse_rolled_back(database: FarmDatabase, numbers: list[int], end: int) -> None:
-    """Refuse a farm that lacks what the reader's witness has seen.
+    """Refuse a farm that lacks a batch which the reader's witness has seen.
 
     Args:
         database: The farm database.
@@ -70,19 +70,19 @@ def refuse_rolled_back(database: FarmDatabase, numbers: list[int], end: int) -> 
         end: Its last tick.
 
     Raises:
-        CorruptError: It was rolled back, or belongs to another past.
+        CorruptError: It was rolled back, or has another history.
     """
     if database.witness is None or (seen := database.witness.seen()) is None:
         return
     problem = None
     if end < seen.tick or (numbers[-1] if numbers else 0) < seen.batch:
-        problem = f"ends at tick {end}, and was seen at tick {seen.tick}: it was rolled back"
+        problem = f"ends at tick {end}, but had reached tick {seen.tick}: it was rolled back"
     elif seen.batch in numbers and database.read_batch(seen.batch)[1] != seen.chain:
-        problem = f"holds another batch {seen.batch} than the one that was seen at {seen}"
+        problem = f"holds another batch {seen.batch} than the one seen at {seen}"
     if problem:
         raise CorruptError(
             f"{database.url} {problem} (witness {database.witness.file})",
-            hint="Ask whoever owns the farm. If it was made anew on purpose, delete the witness file.",
+            hint="Ask the owner of the farm. If the owner rebuilt it on purpose, delete the witness file.",
             path=database.url,
             position=seen,
         )
@@ -91,17 +91,17 @@ def refuse_rolled_back(database: FarmDatabase, numbers: list[int], end: int) -> 
 def refuse_lost_position(
     database: FarmDatabase, membership: Membership | None, position: Position, end: int, last: int
 ) -> None:
-    """Refuse a log that does not reach to where its reader, a replica or a feed, stands.
+    """Refuse a log that ends before the position of its reader, a replica or a feed.
 
     Args:
         database: The place that is read.
-        membership: The reader's part in a tree of tiers; None if it reads what it was given.
-        position: Where the reader stands.
+        membership: The reader's part in a tree of tiers; None if its place is fixed.
+        position: The reader's position.
         end: Last tick of the log.
-        last: Number of its last batch, as its configuration and its listing say.
+        last: Number of its last batch, by its configuration and its listing.
 
     Raises:
-        UnavailableError: It is that of a relay which has not come so far: wait.
+        UnavailableError: A relay lags behind the reader: wait.
         CorruptError: Its master was restored from a backup.
     """
     try:
@@ -109,20 +109,20 @@ def refuse_lost_position(
     except CorruptError as error:
         if not is_only_behind(database, membership, position):
             raise
-        message = f"{database.url} ends with batch {last}, its reader stands in batch {position.batch}"
+        message = f"{database.url} ends with batch {last}, its reader is in batch {position.batch}"
         raise UnavailableError(message, hint=f"wlc tier show {shlex.quote(database.url)}", path=database.url) from error
 
 
 def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
     """Read the newest snapshot at or before the stop; None to start from an empty database.
 
-    Where signatures are verified, it is the newest that verifies, with a warning about those that do not: whoever can
-    write to the farm can add one.
+    With signatures, it is the newest snapshot that verifies. Others cause a warning: an attacker with write access to
+    the farm can add one.
 
     Raises:
         InvalidError: The stop is ahead of the farm.
         ExpiredError: Every snapshot and batch at or before the stop was pruned.
-        CorruptError: The snapshot is damaged; or none verifies that could be the beginning.
+        CorruptError: The snapshot is damaged; or no suitable snapshot verifies.
     """
     numbers = database.batch_numbers()
     first, end = numbers[0] if numbers else None, last_tick(database, numbers)
@@ -137,7 +137,7 @@ def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
             raise
         if tick is None:
             if 0 in candidates.refused:
-                # The log began with a snapshot, and nothing says with which.
+                # The log began with an unknown snapshot.
                 candidates.raise_refused(None)
             return None
         if (manifest := candidates.read(tick)) is not None:
@@ -146,7 +146,7 @@ def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
 
 
 def newest_snapshot(database: FarmDatabase, last: int) -> Manifest | None:
-    """Read the newest snapshot up to a tick that verifies, as `choose_snapshot` does; None if there is no snapshot."""
+    """Read the newest verified snapshot up to a tick, as `choose_snapshot` does; None without any snapshot."""
     candidates = _Candidates(database, [tick for tick in database.snapshot_ticks() if tick <= last])
     for tick in reversed(candidates.ticks):
         if (manifest := candidates.read(tick)) is not None:
@@ -165,14 +165,14 @@ class _Candidates:
     refused: dict[int, CorruptError] = field(default_factory=dict)
 
     def reachable(self, *, needs_clocks: bool) -> Iterator[tuple[int, datetime | None]]:
-        """Give tick and time of each; the name of a snapshot says its tick, its time is in the manifest only."""
+        """Yield tick and time of each; the tick is in the snapshot's name, the time in its manifest only."""
         for tick in self.ticks:
             manifest = self.read(tick) if needs_clocks else None
             if tick not in self.refused:
                 yield tick, manifest.clock if manifest else None
 
     def read(self, tick: int) -> Manifest | None:
-        """Read a manifest, None if it does not verify."""
+        """Return a manifest, None if it does not verify."""
         if tick in self.refused:
             return None
         try:
@@ -189,7 +189,7 @@ class _Candidates:
             raise self.refused[max(self.refused)] from cause
 
     def warn(self, chosen: int) -> None:
-        """Say which snapshots are newer than the chosen one and do not verify."""
+        """Warn of snapshots that are newer than the chosen one and do not verify."""
         for tick in sorted(self.refused):
             if tick > chosen:
                 problem = self.refused[tick].message
@@ -208,12 +208,12 @@ def batches_from(
     Args:
         database: The farm database.
         first: Number of the first batch: that of the position, or the next one.
-        numbers: Numbers of the newest batches, listed just before. What is published while these are read is read, too.
-        position: Where the reader stands.
+        numbers: Numbers of the newest batches, listed just before. Batches published during the reading are read, too.
+        position: The reader's position.
         read: Reads a batch by its number and the chain hash before it; the farm's own function if omitted.
 
     Raises:
-        CorruptError: A log file is damaged, the chain is broken, or the farm belongs to another past.
+        CorruptError: A log file is damaged, the chain is broken, or the farm has another history.
     """
     read = read or database.read_batch
     previous = position.chain if first == position.batch + 1 else None
@@ -226,14 +226,14 @@ def batches_from(
             refuse_other_past(batch, previous, where)
         if number == position.batch and chain != position.chain:
             raise CorruptError(
-                f"batch {number} of {database.url} is not the one that its reader has read",
-                hint=f"The master was restored from another past: {bounds.REBASE}",
+                f"batch {number} of {database.url} differs from the one that its reader has read",
+                hint=f"The master was restored from a backup: {bounds.REBASE}",
                 path=database.url,
                 position=position,
             )
         yield batch, chain
         previous = chain
-    # Whoever has nothing new to read asks no further.
+    # Without new batches, the reader asks no further.
     while number > position.batch:
         number += 1
         try:
@@ -250,7 +250,7 @@ def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -
     Raises:
         ExpiredError: The batch after the snapshot was pruned.
         CorruptError: A log file is damaged, or the chain is broken.
-        InvalidError: The stop is behind the end of the snapshot's history, and before the next one's first snapshot.
+        InvalidError: The stop is after the end of the snapshot's history, and before the next one's first snapshot.
     """
     position = manifest.position if manifest else Position("", 0)
     numbers = database.batch_numbers()
@@ -302,11 +302,11 @@ def batches_of(database: FarmDatabase, first: int, last: int, *, after: int | No
         database: The farm database.
         first: The first tick.
         last: The last tick.
-        after: The tick from which their changes must lead on; None if they are wanted whatever was before.
+        after: The tick that their changes must continue from; None for any.
 
     Raises:
         ExpiredError: The first of them was pruned.
-        InvalidError: A new history begins between them, or after `after`, that does not go on there.
+        InvalidError: Between them, or after `after`, a history begins that does not continue the one before.
     """
     numbers = database.batch_numbers()
     read = cache(database.read_batch)
@@ -336,7 +336,7 @@ def batches_between(
     numbers = database.batch_numbers()
     if numbers and first < numbers[0]:
         message = f"batch {first} of {database.name} was pruned, the oldest one is {numbers[0]}"
-        raise ExpiredError(message, hint="Read the table anew, then the changes after its tick.")
+        raise ExpiredError(message, hint="Read the table again, then the changes after its tick.")
     found = _followed(database, first, last, chain, database.read_batch)
     _refuse_break_before(found, after, numbers, database.read_batch)
     return found
@@ -361,16 +361,16 @@ def _followed(
 def _refuse_break_before(
     found: Sequence[tuple[Batch, str]], after: int | None, numbers: Sequence[int], read: Read
 ) -> None:
-    """Refuse batches of which the first begins a history that does not go on at the tick where the reader stands."""
+    """Refuse batches if the first begins a history that does not continue from the reader's tick."""
     batch = found[0][0] if found else None
     if batch is not None and after is not None and after < batch.first:
         bounds.refuse_break(batch, end_before(batch, numbers, read))
 
 
 def end_before(batch: Batch, numbers: Sequence[int], read: Read) -> Position:
-    """Return where whoever has read everything before a batch stands."""
+    """Return the position of a reader that has read everything before a batch."""
     history, tick = batch.history, batch.first - 1
-    # Only the first batch of a history says what it grew from.
+    # Only the first batch of a history names its parent.
     if batch.parent is not None and batch.number > 1:
         is_there = batch.number - 1 in numbers
         before = read(batch.number - 1)[0] if is_there else None

@@ -1,7 +1,7 @@
-"""Tables that a rename brings into a replica of some tables, or takes out of it.
+"""Tables that a rename moves into a replica of some tables, or out of it.
 
-A replica of some tables has no rows of the others. When one of these gets a name that the replica's patterns match, the
-farm has its rows: the table is restored to a scratch file as it was at that statement, and comes in from there.
+A replica of some tables has no rows of the others. If a rename makes another table match the replica's patterns, its
+rows come from the farm: the table is restored, as of that statement, to a scratch file, and loaded from there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnteringTable:
-    """A table as it was restored.
+    """A restored table.
 
     Attributes:
         schema: Statements that create it, its indexes and its comments.
@@ -42,7 +42,7 @@ class EnteringTable:
     local: Path
 
     def records(self) -> list[Record]:
-        """Return what creates the table in a transaction."""
+        """Return the records that create the table in a transaction."""
         rows = [Change(self.file.table, self.file.file.path, self.file.file.rows, 0)] if self.file else []
         return [*self.schema, *rows]
 
@@ -53,18 +53,18 @@ def with_moved(
     holds: Callable[[Name], bool],
     restore: Callable[[Transaction, Name, Name], EnteringTable | None],
 ) -> tuple[Step, list[EnteringTable]]:
-    """Write a step of one transaction again as a replica of some tables needs it.
+    """Rewrite a step of one transaction for a replica of some tables.
 
     Args:
         step: Its transaction may rename tables.
-        patterns: Of the tables that the replica has.
-        holds: Says whether the replica has a table before the step.
-        restore: Restores a table as a part of the transaction leaves it, given its old and its new name; None if it
-            is a view.
+        patterns: Patterns of the replica's tables.
+        holds: Returns whether the replica has a table before the step.
+        restore: Restores a table as of a point within the transaction, given its old and its new name; None for a
+            view.
 
     Returns:
-        The step, in which a table that comes in is created and filled, one that leaves is dropped, and statements about
-        tables that the replica does not have are left out; and the tables that come in.
+        The step, which creates and fills entering tables, drops leaving ones, and leaves out statements about other
+        tables; and the entering tables.
     """
     (transaction,) = step.transactions
     present: dict[tuple[bytes, bytes], bool] = {}
@@ -75,8 +75,8 @@ def with_moved(
     def is_held(name: Name) -> bool:
         return present.get(name.folded, holds(name))
 
-    for number, told in enumerate(transaction.records):
-        record = schemas.rewritten(told, is_held, patterns)
+    for number, recorded in enumerate(transaction.records):
+        record = schemas.rewritten(recorded, is_held, patterns)
         if record is None:
             continue
         tables = table_names(record) if isinstance(record, Ddl) and not schema_move(record) else []
@@ -104,17 +104,17 @@ def with_moved(
 
 @dataclass(slots=True)
 class _SchemaMoves:
-    """Tables that a PostgreSQL master moved to another schema, and that come in or leave by that.
+    """Tables that enter or leave because a PostgreSQL master moved them to another schema.
 
-    For PostgreSQL replicas, ALTER TABLE does it all. It does not where they have only one of the two names: there, the
-    DROP and CREATE that follow for others are theirs, too. All rows follow the CREATE.
+    A PostgreSQL replica with both names runs the ALTER TABLE. With only one of the two names, it runs the DROP or
+    CREATE that follow for other engines. All rows follow the CREATE.
     """
 
     entering: set[tuple[bytes, bytes]] = field(default_factory=set)
     leaving: set[tuple[bytes, bytes]] = field(default_factory=set)
 
     def rewritten(self, record: Record, is_held: Callable[[Name], bool], patterns: Collection[str]) -> Record | None:
-        """Return the record as the replica needs it, None if it does not."""
+        """Return the record for the replica, None to skip it."""
         if not isinstance(record, Ddl):
             return record
         if move := schema_move(record):
@@ -146,10 +146,10 @@ def read_entering(scan: Scan, renamed: Name, tick: int, local: Path) -> Entering
     """Read a restored table; None if there is no table of that name.
 
     Args:
-        scan: Of the scratch file.
+        scan: Scan of the scratch file.
         renamed: The table's name.
-        tick: Of the transaction that renames it.
-        local: Where to put its rows.
+        tick: Tick of the transaction that renames it.
+        local: File for its rows.
     """
     name = next((found for found in scan.layouts if found.folded == renamed.folded), None)
     if name is None:

@@ -46,7 +46,7 @@ def _works(_: Target, __: str, engine: str) -> None:
 
 
 class ReplicaOptions(UpstreamOptions, total=False):
-    """Which tables a replica holds, how it stores them, and how it is brought up to date."""
+    """The tables of a replica, their storage, and the way of updating them."""
 
     tables: Annotated[
         Sequence[str] | None, Option("Only tables like main.sales_*; may be repeated. For a new replica.", "PATTERN")
@@ -77,7 +77,7 @@ class ReplicaOptions(UpstreamOptions, total=False):
     access: Annotated[
         bool | None,
         Option(
-            "PostgreSQL: give roles what the farm grants; remembered; default: if signed.",
+            "PostgreSQL: grant roles the privileges of the farm; remembered; default: if signed.",
             refuse_unfit=_gives_access,
             is_remembered=True,
         ),
@@ -85,19 +85,19 @@ class ReplicaOptions(UpstreamOptions, total=False):
     adopt: Annotated[
         bool,
         Option(
-            "DuckDB: make it inside a file that has tables of its own, beside them.",
+            "DuckDB: make it inside an existing file, beside the owner's tables.",
             default=False,
             refuse_unfit=_adopts,
         ),
     ]
     swap: Annotated[
         bool | None,
-        Option("DuckDB: write to a second file that takes its place; remembered.", refuse_unfit=_swaps),
+        Option("DuckDB: write to a second file, then swap the two; remembered.", refuse_unfit=_swaps),
     ]
     engine: Annotated[
         str,
         Option(
-            "Parquet: who does large work: local, spark, or auto by its size.",
+            "Parquet: engine for large work: local, spark, or auto by its size.",
             "ENGINE",
             default="auto",
             refuse_unfit=_works,
@@ -109,12 +109,12 @@ class ReplicaOptions(UpstreamOptions, total=False):
     ]
 
 
-# Fields of a replica's state that the options set.
+# Fields of a replica's state that options set.
 REMEMBERED = tuple(option.name for option in declared(ReplicaOptions) if option.is_remembered)
 
 
 def remembered(state: ReplicaState, options: Mapping[str, object]) -> ReplicaState:
-    """Return the state with what is given of the options that it keeps."""
+    """Return the state with the given options that it keeps."""
     given = {name: options[name] for name in REMEMBERED if options.get(name) is not None}
     if given.get("open_tables") == "none":
         given["open_tables"] = ""

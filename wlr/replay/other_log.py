@@ -1,13 +1,13 @@
-"""Let a replica go on from another place or log: a relay, another site, or a master that was restored.
+"""Continue a replica from another place or log: a relay, another site, or a restored master.
 
-Let a replica read another place: one that holds the same bytes, or another site that holds the same transactions.
+Switch a replica to another place: one with the same bytes, or another site with the same transactions.
 
-Let a replica of one site go on from another one's log if nothing needs to be copied: `wlr.replay.plan.common_position`.
+Continue a replica of one site from another site's log if no row must be copied: `wlr.replay.plan.common_position`.
 
-Join a replica to the log that it reads from now on: that of another site, or of a master that was restored.
+Join a replica to its new log: that of another site, or of a restored master.
 
-A replica that is given another site's log continues there if the logs prove that it holds the same. With `--rebase`,
-what the replica holds and the log lacks is undone first; where that is impossible, the replica is made anew.
+A replica continues from another site's log if the logs prove that both hold the same. With `--rebase`, transactions
+that the new log lacks are undone first; if that is impossible, the replica is rebuilt.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ def switch(
     register: bool = True,
     dry_run: bool = False,
 ) -> Switched:
-    """Let a replica read another place from now on, once it is proven that nothing needs to be copied.
+    """Switch a replica to another place, after proving that no row must be copied.
 
-    A place with the same bytes is proven by the chain of log files, another site of the same database as
-    `wlr.fast_forward` says, and by the digests of all rows.
+    The chain of log files proves a place with the same bytes. For another site of the same database, the proof is that
+    of `wlr.fast_forward` and the digests of all rows.
 
     A replica that chooses its upstream is pinned to the place; `wlr replicate --upstream auto` ends that. A feed is
     pinned in any case; `wlr feed --upstream none` ends that.
 
     Args:
         into: The replica; or the file of a feed, or its place in the farm, `DB/feeds/NAME`.
-        upstream: Name in the farm or URL of the database's folder there, for example of a relay.
+        upstream: Name in the farm or URL of the database's folder in the new place, for example of a relay.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the file systems of replica and farm.
-        register: Note the replica in the place, so that pruning there keeps what it needs.
-        dry_run: Only say whether it can be done.
+        register: Register the replica there, so that pruning keeps the files that it needs.
+        dry_run: Only check whether it is possible.
 
     Raises:
         InvalidError: There is no replica or no such database, the place does not hold the replica's position yet, or
-            nothing proves that a site does.
+            nothing proves that a site holds the same.
         ExpiredError: The place begins after the replica's position.
-        CorruptError: The place has another past. The replica goes on with the one before.
+        CorruptError: The place has another history. The replica stays with its former place.
     """
     from wlr.reading.feeds.feed_state import feed_at
 
@@ -111,10 +111,10 @@ def switch(
 def _switch_feed(
     memory: VersionedObject[FeedState], state: FeedState, database: FarmDatabase, *, registers: bool
 ) -> Switched:
-    """Pin a feed to a place; its next round goes on from there, and gives up what it had claimed."""
+    """Pin a feed to a place; its next round continues there and releases its former claims."""
     if state.master.rstrip("/").rpartition("/")[2] != database.name:
-        message = f"feed {state.name} is of {state.master}, not of {database.url}"
-        raise InvalidError(message, hint="Give the database's folder in another place.", path=database.url)
+        message = f"feed {state.name} reads {state.master}, not {database.url}"
+        raise InvalidError(message, hint="Give a folder of the same database.", path=database.url)
     database = with_keys(state.verify, database)
     position = state.position or Position(state.history, state.snapshot or 0)
     if state.position is not None:
@@ -135,10 +135,10 @@ def _switch_feed(
 
 @dataclass(frozen=True, slots=True)
 class Switched(ForPeople):
-    """Which place a replica read before, and which it reads now.
+    """The places that a replica read before and reads now.
 
     Attributes:
-        tick: Where the replica stands in the log that it reads now; no row was written.
+        tick: The replica's position in the new log; no row was written.
         is_dry_run: Nothing was changed.
     """
 
@@ -156,11 +156,11 @@ def switch_site(
     registers: bool,
     dry_run: bool,
 ) -> Switched:
-    """Let a replica of one site go on from the log of another one.
+    """Continue a replica of one site from the log of another one.
 
     Raises:
         InvalidError: It is another database, or nothing proves that the replica holds the same.
-        ExpiredError: What would prove it was pruned.
+        ExpiredError: The proof was pruned.
     """
     state = target.read_state()
     database = with_keys(state.verify, database)
@@ -175,7 +175,7 @@ def switch_site(
         held = {name: scan.digest(name) for name in scan.layouts}
         state = scan.state
     chosen = "the replica holds chosen rows, columns or values of some tables"
-    # The digests of no log are those of what it holds.
+    # No log has digests of chosen rows.
     found = Refusal(chosen, "") if state.filters else meeting_point(state, source, home, held)
     if isinstance(found, Refusal):
         raise _refused(found, target, database, state)
@@ -195,7 +195,7 @@ def switch_site(
     )
     with target.open() as replica:
         if replica.state.position != state.position:
-            raise UnavailableError(f"{target} was rolled forward meanwhile", hint="try again", path=str(target))
+            raise UnavailableError(f"another process rolled {target} forward", hint="try again", path=str(target))
         if registers:
             register_replica(database, moved, target)
             prove_again(database, moved)
@@ -209,7 +209,7 @@ def _refused(refusal: Refusal, target: Target, database: FarmDatabase, state: Re
     common = f"; the last tick that both hold is {refusal.common}" if refusal.common is not None else ""
     kind = ExpiredError if refusal.is_expired else InvalidError
     return kind(
-        f"{target} cannot go on from {database.url}: {refusal.reason}{common}",
+        f"{target} cannot continue from {database.url}: {refusal.reason}{common}",
         hint=refusal.nearest.replace("--into TARGET", f"--into {into}")
         or f"wlr replicate {url} --into {into} --rebase",
         path=str(target),
@@ -218,17 +218,17 @@ def _refused(refusal: Refusal, target: Target, database: FarmDatabase, state: Re
 
 
 def leave(state: ReplicaState, database: FarmDatabase, storage_options: Mapping[str, Any] | None) -> None:
-    """Give up what a replica claimed, and its registration where it read before."""
+    """Remove a replica's claims and its registration at its former place."""
     detach(database, state.attachment, None, state.id)
     before = open_database(state.master, storage_options=storage_options)
     if not is_same_place(before, database):
-        # The place before may be gone, which can be why the replica leaves it.
+        # The former place may be gone, which may be the reason for the switch.
         with suppress(FarmError):
             unregister(before, state.id)
 
 
 def prove_again(database: FarmDatabase, state: ReplicaState) -> None:
-    """Check that nothing was pruned before the replica was registered; then the place before may forget it."""
+    """Check that nothing was pruned before the replica was registered; then its former place may forget it."""
     try:
         prove_same_past(database, state.position)
     except FarmError:
@@ -239,17 +239,17 @@ def prove_again(database: FarmDatabase, state: ReplicaState) -> None:
 
 
 def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool) -> Replicated | None:
-    """Join a replica to the log of `replay`. Return what was done, or None if the caller must roll it forward now.
+    """Join a replica to the log of `replay`. Return the result, or None if the caller must roll it forward now.
 
     Args:
         replay: The replication.
         state: What the replica remembers.
-        rebases: Rows may be undone, or the replica made anew.
-        dry_run: Only report what would be done.
+        rebases: Rows may be undone, or the replica rebuilt.
+        dry_run: Only report the result.
 
     Raises:
         InvalidError: It is another database, or nothing proves that the replica holds the same.
-        ExpiredError: What would prove it was pruned.
+        ExpiredError: The proof was pruned.
     """
     if is_same_database(state, replay.database):
         return _join_past(replay, state, dry_run=dry_run) if rebases else None
@@ -261,29 +261,29 @@ def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool)
     except (InvalidError, ExpiredError) as error:
         if not rebases:
             raise
-        return replay.make_anew(state, error.message, dry_run=dry_run)
+        return replay.rebuild(state, error.message, dry_run=dry_run)
     return Replicated(done.tick, state.clock, 0, 0, 0, None, is_dry_run=True) if dry_run else None
 
 
 def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated | None:
-    """Undo what came after the last tick that replica and log share; make the replica anew where that is impossible."""
+    """Undo transactions after the last tick that replica and log share; rebuild the replica if that is impossible."""
     database = replay.database
     if why := _beyond_failure(database, state):
-        return replay.make_anew(state, why, dry_run=dry_run)
+        return replay.rebuild(state, why, dry_run=dry_run)
     why = _hindrance(replay, state)
     if not why:
         return None
     before = home_log(open_database(state.master, storage_options=database.storage_options))
     common = _last_common(before, FarmLog(database), state) if before else None
     way = way_back(before.database, state, Stop(common.position.tick)) if before and common else None
-    if before is None or way is None or way.point is None or way.anew or _hindrance(replay, _at(way.point, state)):
-        return replay.make_anew(state, why, dry_run=dry_run)
+    if before is None or way is None or way.point is None or way.obstacle or _hindrance(replay, _at(way.point, state)):
+        return replay.rebuild(state, why, dry_run=dry_run)
     if dry_run:
         return way.done(is_dry_run=True)
     try:
         undo(way, state, replay.into, before.database, replay.bulk)
     except StepError as error:
-        return replay.make_anew(state, f"its rows cannot be undone: {error.cause}")
+        return replay.rebuild(state, f"its rows cannot be undone: {error.cause}")
     with replay.into.open() as replica:
         replica.remember(replace(replica.state, master=database.url, attachment=None))
     leave(state, database, database.storage_options)
@@ -291,7 +291,7 @@ def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replica
 
 
 def _hindrance(replay: Replay, state: ReplicaState) -> str:
-    """Return why the log does not lead on from where a replica stands, "" if it does."""
+    """Return why the log does not continue from a replica's position, "" if it does."""
     try:
         Replay(replay.into, replay.database, Stop(), membership=replay.membership).rehearse(state)
     except (InvalidError, ExpiredError, CorruptError) as error:
@@ -300,7 +300,7 @@ def _hindrance(replay: Replay, state: ReplicaState) -> str:
 
 
 def _beyond_failure(database: FarmDatabase, state: ReplicaState) -> str:
-    """Return why a replica that stopped at a transaction is made anew: a snapshot is beyond the transaction; or ""."""
+    """Return why a replica that stopped at a failed transaction is rebuilt: a later snapshot exists; "" without one."""
     failure = state.failure
     if failure is None or max(database.snapshot_ticks(), default=0) < failure.tick:
         return ""
@@ -312,7 +312,7 @@ def _at(point: Point, state: ReplicaState) -> ReplicaState:
 
 
 def _last_common(before: FarmLog, now: FarmLog, state: ReplicaState) -> Point | None:
-    """Return the end of the last batch that both logs hold; None if there is none, or `before` is not the replica's."""
+    """Return the end of the last common batch of both logs; None if there is none, or `before` is not the replica's."""
     here = state.position
     if before.chain(here.batch) != here.chain:
         return None

@@ -1,6 +1,6 @@
-"""Makes a replica known to the farm that it reads.
+"""Registers a replica at the farm that it reads.
 
-Whether a farm database is the one that a replica or a feed is of, and with which keys it is read.
+Checks that a farm database is the one that a replica or a feed reads, and with which keys.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def register_replica(
     delay_s: float = 0.0,
     is_level: bool = False,
 ) -> None:
-    """Say how far a replica has come; raises as `wlc.farm.registry.register` does."""
+    """Register a replica's position; raises as `wlc.farm.registry.register` does."""
     replica = as_replica(state, target, delay_s)
     failure = f"transaction {state.failure.tick} failed" if state.failure else ""
     register_reader(database, replica, membership, is_level=is_level, failure=failure)
 
 
 def as_replica(state: ReplicaState, target: Target, delay_s: float = 0.0) -> Replica:
-    """Return what a replica says of itself."""
+    """Return the registration of a replica."""
     position = state.position if state.position.history else None
     here = this_host(), this_user()
     return Replica(
@@ -45,9 +45,9 @@ def as_replica(state: ReplicaState, target: Target, delay_s: float = 0.0) -> Rep
 
 
 def with_keys(verify: str, database: FarmDatabase) -> FarmDatabase:
-    """Return the database with keys to verify that a replica or a feed remembers, unless some are given.
+    """Return the database with the verification keys that a replica or a feed remembers, unless some are given.
 
-    What was made with such keys demands signatures, whether the keys are given again or not.
+    A replica that was made with such keys demands signatures, whether the keys are given again or not.
     """
     if not verify or database.keys.verifying:
         return database
@@ -56,15 +56,15 @@ def with_keys(verify: str, database: FarmDatabase) -> FarmDatabase:
 
 
 def is_same_database(state: ReplicaState, database: FarmDatabase) -> bool:
-    """Say whether a replica reads this database; its folder may have been moved, but keeps its name."""
+    """Return whether a replica reads this database, whose folder may have moved but keeps its name."""
     return state.master.rstrip("/").rpartition("/")[2] == database.name
 
 
 def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:
-    """Refuse to go on from another database; its folder may have been moved, but keeps its name.
+    """Refuse to continue from another database; the folder may have moved, but keeps its name.
 
     Raises:
-        InvalidError: It is another one.
+        InvalidError: It is another database.
     """
     name = state.master.rstrip("/").rpartition("/")[2]
     if name != database.name:

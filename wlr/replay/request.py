@@ -1,4 +1,4 @@
-"""Make a replica, or roll it forward: checks what is asked for, then lets `wlr.replay.run` do it."""
+"""Make a replica, or roll it forward: checks the request, then `wlr.replay.run` executes it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def replicate(
     progress: Progress | None = None,
     **options: Unpack[ReplicaOptions],
 ) -> Replicated:
-    """Make a replica from the newest suitable snapshot, or roll it forward from where it stands.
+    """Make a replica from the newest suitable snapshot, or roll it forward from its position.
 
     Args:
         master: Name in the farm, URL of the database's folder there, or path of the master; remembered.
@@ -69,18 +69,19 @@ def replicate(
         farm: URL of the farm, for a bare name.
         until: Stop before the first transaction committed later; an aware time, or text as people type it; or a tag.
         tick: Stop after this transaction.
-        waits: What `tick` or `until` name may be still to come; `is_reached` of the result says whether it is there.
-        filters: Which rows, columns and values are replicated, see `wlr.row_filters`; remembered.
-        storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
-        register: Note this replica in the farm, so that pruning keeps what it needs.
-        keepalive: Of a program that follows: says between rounds that the replica is there.
-        rebase: Take back what the replica holds and the log does not, or make the replica anew.
-        dry_run: Only say what would be done.
+        waits: `tick` or `until` may be in the future; `is_target_reached` of the result reports their arrival.
+        filters: Filters of rows, columns and values, see `wlr.row_filters`; remembered.
+        storage_options: Options of the file systems of farm and Parquet replica; they override those that a master's
+            path remembers.
+        register: Register this replica in the farm, so that pruning keeps the files that it needs.
+        keepalive: Keepalive of a program that follows; it reports between rounds that the replica runs.
+        rebase: Undo transactions that the log lacks, or rebuild the replica.
+        dry_run: Only report the plan.
         progress: Called with units done, units in all, and what is being done.
 
     Raises:
         InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
-        ExpiredError: The next batch was pruned: make the replica anew.
+        ExpiredError: The next batch was pruned: rebuild the replica.
         ReplayError, CorruptError: A transaction does not fit, or a file is damaged. All before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
@@ -95,7 +96,7 @@ def replicate(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the replica is to hold, and how."""
+    """The tables of a replica, and its options."""
 
     stop: Stop
     delay: timedelta
@@ -105,7 +106,7 @@ class _Asked:
     filters: RowFilters | None = None
 
     def is_changed(self, state: ReplicaState) -> bool:
-        """Say whether the replica is to get other filters."""
+        """Return whether the request changes the filters."""
         return self.filters is not None and self.filters.changes and not self.filters.is_same(state.filters)
 
     @property
@@ -115,7 +116,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One replication, wherever it is read from."""
+    """One replication, from the database itself or an upstream."""
 
     target: Target
     state: ReplicaState | None
@@ -156,14 +157,14 @@ class _Job:
         # Most replicas read the database itself.
         from wlc.tiers.attaching import read_through
 
-        # A new replica registers before it is there, and under the same id if it has to be tried again.
+        # A new replica registers before it exists, and under the same id when it is retried.
         job = self if self.state else replace(self, identity=_id_of(self.target))
         state = self.state or ReplicaState(job.identity, database.url, "")
         me = as_replica(state, self.target, self.asked.delay_s)
         return read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
 
     def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
-        # An upstream that failed may have left a replica, and a replica may have come further.
+        # A failed upstream may have left a replica, and another process may have rolled it forward.
         state = self.state if membership is None else self.target.find_state()
         options = self.asked.options
         bulk = workers(options.get("engine", "auto"), place, options.get("spark_master"))
@@ -181,7 +182,7 @@ class _Job:
             key_file=self.asked.filters.key_file if self.asked.filters else "",
         )
         if state is not None and (self.asked.rebase or not is_same_database(state, place)):
-            # Most replications stay where they are.
+            # Most replications keep their place.
             from wlr.replay.other_log import joined
 
             done = joined(replay, state, rebases=self.asked.rebase, dry_run=self.is_dry_run)
@@ -234,7 +235,7 @@ def _id_of(target: Target) -> str:
 
 
 def _attachment(database: FarmDatabase, job: _Job, options: ReplicaOptions) -> Attachment | None:
-    """Return what the replica remembers of its upstream, changed by what is asked for."""
+    """Return the replica's membership, changed by the request."""
     upstream, class_name, registry = options.get("upstream"), options.get("class_name"), options.get("registry")
     before = job.state.attachment if job.state else None
     if (before, upstream, class_name, registry) == (None,) * 4:
@@ -242,29 +243,29 @@ def _attachment(database: FarmDatabase, job: _Job, options: ReplicaOptions) -> A
     reads = job.state.master if job.state else database.url
     wanted = attachment_of(database, before, upstream, class_name, registry, reads)
     if wanted is None and class_name is not None:
-        raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
+        raise InvalidError(f"class {class_name} needs an upstream", hint="--upstream auto")
     if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not job.registers:
         raise InvalidError(
-            "a replica that nobody knows cannot choose its upstream",
+            "only a registered replica can choose its upstream",
             hint="Leave out --no-register, or name one place: --upstream URL",
         )
     return wanted
 
 
 def _read_last(database: FarmDatabase, attachment: Attachment) -> FarmDatabase:
-    """Return the place of the last choice, or the only one that may be chosen; nothing is claimed."""
+    """Return the place of the last choice, or the only possible one, without a claim."""
     return place_of(database, attachment.pinned or attachment.url or database.url)
 
 
 def _paused(
     state: ReplicaState, target: Target, database: FarmDatabase, keepalive: Keepalive | None, *, registers: bool
 ) -> Replicated:
-    """Do nothing but say that the replica is there."""
+    """Only report that the replica exists."""
     if registers:
         from wlc.tiers.attaching import say_paused
 
         say_paused(database, as_replica(state, target), state.attachment, keepalive)
-    return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
+    return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_target_reached=False)
 
 
 def _age(delay: str | timedelta | None) -> timedelta:
@@ -291,13 +292,13 @@ def _stop(
     except InvalidError as error:
         return Stop(_tagged(database, str(until), error), is_awaited=is_awaited)
     if moment.replace(microsecond=0) > now and not is_awaited:
-        message = f"{format_local(moment)} is in the future: what will be committed until then is unknown"
+        message = f"{format_local(moment)} is in the future"
         raise InvalidError(message, hint="Leave --until out to go to the end, or wait with --follow.")
     return Stop(None, moment, is_awaited=is_awaited)
 
 
 def _tagged(database: FarmDatabase, name: str, no_time: InvalidError) -> int:
-    """Return the tick of a tag, given what is wrong with its name as a time."""
+    """Return the tick of a tag, given the error of its name as a time."""
     if not is_tag_name(name):
         raise no_time
     try:
@@ -324,14 +325,14 @@ def _database(
 
 
 def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | None) -> Stop:
-    """Let a delayed replica that is ahead of its delay stand still."""
+    """Keep the position of a delayed replica that is ahead of its delay."""
     if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
         return Stop(state.position.tick)
     return stop
 
 
 def _keyed(state: ReplicaState | None, filters: RowFilters | None) -> RowFilters | None:
-    """Return filters with the key of their hashes: that of the replica unless another file is given."""
+    """Return filters with the key of their hashes: the replica's key unless another file is given."""
     known = state.filters if state else EVERYTHING
     if filters is None:
         return None
@@ -345,14 +346,14 @@ def _keyed(state: ReplicaState | None, filters: RowFilters | None) -> RowFilters
 
 
 def _checked(state: ReplicaState, asked: _Asked, database: FarmDatabase) -> FarmDatabase:
-    """Return the database with the keys of the replica, which must be of these tables and rows."""
+    """Return the database with the keys of the replica, after checking its tables and filters."""
     if asked.patterns is not None and asked.patterns != state.tables:
-        message = f"the replica was made of {described(state.tables)}"
+        message = f"the replica holds {described(state.tables)}"
         raise InvalidError(message, hint="Make another replica for other tables.")
     if asked.filters is not None and not asked.filters.changes and not asked.filters.is_same(state.filters):
         held = "; ".join(map(str, state.filters.tables)) or "whole tables"
-        change = "--change-filters makes the tables anew that are named. " if state.filters else ""
+        change = "--change-filters rebuilds the named tables. " if state.filters else ""
         raise InvalidError(
-            f"the replica was made of {held}", hint=f"{change}Or make another replica for other rows or columns."
+            f"the replica holds {held}", hint=f"{change}Or make another replica for other rows or columns."
         )
     return with_keys(state.verify, database)

@@ -1,6 +1,6 @@
-"""One replication: make the replica unless it exists, then apply the log step by step up to the stop.
+"""One replication: make the replica unless it exists, then apply the log up to the stop, step by step.
 
-What a new replica needs of a disk that is full.
+The disk space that a new replica needs, for the error of a full disk.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replicated(ForPeople):
-    """What a replication did, or would do.
+    """The result of a replication, or of a dry run.
 
     Attributes:
         tick: Last transaction that the replica holds; `clock`: when it was committed, None before the first.
         transactions: Number of transactions applied from the log; `rows`: row images in them; `bytes`: size of the
             data files that hold them.
-        batches: Number of log files they came from.
+        batches: Number of their log files.
         snapshot: Tick of the snapshot that this run made the replica from, `loaded`: its rows; None if the replica
             existed before.
-        is_paused: The replica stays where it is until `resume`, so that nothing was done.
-        is_reached: Nothing more can come at or before the stop: its tick, or a transaction after its time, is
-            published. True where no stop was given.
+        is_paused: The replica is paused until `resume`, so nothing was done.
+        is_target_reached: The stop is final: its tick, or a transaction after its time, is published. True without a
+            stop.
         is_back: The transactions were undone: the replica went back.
-        anew: Why the replica is made anew from a snapshot instead; empty if it is not.
+        rebuilt_because: Why the replica was rebuilt from a snapshot instead; empty if it was not.
     """
 
     tick: int
@@ -80,9 +80,9 @@ class Replicated(ForPeople):
     snapshot: int | None
     is_dry_run: bool = False
     is_paused: bool = False
-    is_reached: bool = True
+    is_target_reached: bool = True
     is_back: bool = False
-    anew: str = ""
+    rebuilt_because: str = ""
     bytes: int = 0
     loaded: int | None = None
 
@@ -92,15 +92,14 @@ class Replay:
     """One replication into the target `into`.
 
     Attributes:
-        registers: Whether the replica is noted in the farm.
-        bulk: How to do large work.
+        registers: Whether to register the replica in the farm.
+        bulk: Executes large work.
         progress: Called with ticks done, ticks in all, and what is being done.
-        membership: The replica's part in a tree of tiers; None if it reads what it was given.
-        delay_s: How far it stays behind on purpose.
-        identity: Id of the replica if it is made; a random one if empty.
-        options: What its state keeps of them is changed; `access` of a new replica is by default whether it verifies
-            signatures.
-        key_file: Where the key of hashes is, to be remembered; "" for what the replica remembers already.
+        membership: The replica's part in a tree of tiers; None if its place is fixed.
+        delay_s: Intended lag.
+        identity: Id of a new replica; a random one if empty.
+        options: They change the state; `access` of a new replica defaults to whether it verifies signatures.
+        key_file: New path of the key of hashes; "" to keep the remembered path.
     """
 
     into: Target
@@ -122,7 +121,7 @@ class Replay:
     _run: StepRun = field(init=False)
     _totals: StepTotals = field(default_factory=StepTotals)
     _is_level: bool = False
-    _is_reached: bool = True
+    _is_target_reached: bool = True
     _start: int = 0
     _end: int = 0
     _beat_s: float = BEAT_S
@@ -133,7 +132,7 @@ class Replay:
         self._run = StepRun(self.into, self.database, self._fetcher, self.scratch)
 
     def rehearse(self, state: ReplicaState | None) -> Replicated:
-        """Say what the replication would do; `state` is that of the replica, None unless it exists."""
+        """Return the result of a dry run; `state` is that of the replica, None if it does not exist."""
         if state is None:
             state = self._new_state(self._choose(), ())
         tick, clock = state.position.tick, state.clock
@@ -148,14 +147,14 @@ class Replay:
         """Make the replica and roll it forward.
 
         Args:
-            tables: Patterns of the tables that it holds; all if there are none.
-            filters: Which rows, columns and values it holds of some tables.
+            tables: Patterns of its tables; empty for all.
+            filters: Filters of rows, columns and values.
             may_be_idle: Whether a pattern may match no table.
         """
         manifest = self._choose()
-        # Of what a filter leaves out, views and the like are ignored as in a replica of some tables.
+        # Views and the like of filtered tables are ignored, as in a replica of some tables.
         state = self._new_state(manifest, tables or (ANY,) if filters else tables)
-        # Before anything is changed: this fails if the log cannot be read from there on.
+        # Check before any change that the log can be read from there on.
         steps = self.steps(state)
         if filters:
             from wlr.replay.filters.schema import named_tables
@@ -176,25 +175,25 @@ class Replay:
         for step in self.steps(state):
             yield from (ddl for transaction in step.transactions for ddl in transaction.records if isinstance(ddl, Ddl))
 
-    def make_anew(self, before: ReplicaState, why: str, *, dry_run: bool = False) -> Replicated:
-        """Make a replica that exists anew, in its place, and roll it forward.
+    def rebuild(self, before: ReplicaState, why: str, *, dry_run: bool = False) -> Replicated:
+        """Rebuild a replica in its place, and roll it forward.
 
         Args:
-            before: What it remembers; it keeps its settings, and tries again what was accepted.
-            why: For the report.
-            dry_run: Only say so.
+            before: Its state; it keeps its settings, and retries accepted transactions.
+            why: The cause, for the report.
+            dry_run: Only report it.
         """
         refuse_unlocked(before, self.into, why)
         manifest = self._choose()
         state = replace(self._new_state(manifest, before.tables), filters=before.filters)
         if dry_run:
-            return replace(self.rehearse(None), anew=why)
-        own = Rebuildable.required(self.into, "making a replica anew", "Replicate into another place.")
+            return replace(self.rehearse(None), rebuilt_because=why)
+        own = Rebuildable.required(self.into, "rebuilding a replica", "Replicate into another place.")
         self.steps(state)
-        # Not what was accepted: in another past, its tick is that of another transaction.
+        # Do not carry over accepted failures: in the new history, the same tick is a different transaction.
         known = {name: getattr(before, name) for name in ("id", *REMEMBERED, "beat_s", "follows_beat", "swaps")}
         self._build(replace(state, **known, verify=state.verify or before.verify), manifest, own.rebuild)
-        return replace(self.roll_forward(), anew=why)
+        return replace(self.roll_forward(), rebuilt_because=why)
 
     def _build(self, state: ReplicaState, manifest: Manifest | None, build: Callable[[NewReplica], None]) -> None:
         self._register(state)
@@ -216,11 +215,11 @@ class Replay:
     def _refuse_idle_patterns(
         self, steps: Iterator[Step], manifest: Manifest | None, patterns: tuple[str, ...]
     ) -> None:
-        """Refuse a pattern that matches no table, neither of the snapshot nor of the log after it."""
+        """Refuse a pattern that matches no table of the snapshot or of the log after it."""
         tables = {table.table for table in manifest.tables} if manifest else set()
         if not (left := idle(patterns, tables)):
             return
-        # Only now the whole log is read twice.
+        # Only in this case the whole log is read twice.
         tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
         bounds.refuse_idle(left, tables)
 
@@ -228,19 +227,19 @@ class Replay:
         """Apply the log from the replica's position up to the stop.
 
         Args:
-            found: What the replica remembered a moment ago; None if nobody looked.
+            found: The replica's state of a moment ago; None if it was not read.
         """
         try:
             return self._roll_forward(found)
         except (CorruptError, ExpiredError):
-            # What lies between an older file of the replica and the replica itself may have been pruned.
+            # The log between an older file of the replica and the replica itself may have been pruned.
             if not (self._file and self._file.begins_again()):
                 raise
             self._totals = StepTotals()
             return self._roll_forward(None)
         except ReplayError:
             changed = None
-            # What failed is reported, whatever reading the replica meets.
+            # Report the failure, even if reading the replica fails, too.
             with suppress(FarmError):
                 changed = self._run.with_changed()
             if changed is not None:
@@ -250,7 +249,7 @@ class Replay:
     def _roll_forward(self, found: ReplicaState | None) -> Replicated:
         ahead = None
         if found is not None and self.into.is_settled():
-            # Without news the replica is not opened for writing, which would disturb its readers.
+            # Without new transactions, do not open the replica for writing, which would disturb its readers.
             ahead = self._ahead(found)
             if self._is_level and self._with_settings(found) == found:
                 self._register(found)
@@ -276,7 +275,7 @@ class Replay:
             return self._result(replica.state.position.tick, replica.state.clock)
 
     def _apply(self, replica: OpenReplica, steps: Iterator[Step]) -> None:
-        """Apply steps; what does not fit at the end of one is applied with the next one."""
+        """Apply steps; transactions that do not fit at the end of a step are applied with the next one."""
         unfit: UnfitError | None = None
         for each in steps:
             if unfit is not None and any(chain(unfit.left.schema_changes(), each.schema_changes())):
@@ -301,7 +300,7 @@ class Replay:
             raise self._run.reported(replica, unfit, is_at_stop=self.stop.tick == unfit.left.last) from unfit
 
     def _with_settings(self, state: ReplicaState) -> ReplicaState:
-        """Return a state with what this run was given to remember."""
+        """Return a state with the settings of this run."""
         return replace(
             remembered(state, self.options),
             master=self.database.url,
@@ -325,7 +324,7 @@ class Replay:
 
     def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> ReplicaState:
         identity, verify = self.identity or secrets.token_hex(8), self.database.keys.verify_words()
-        # Keys given later say nothing of what was made without.
+        # Keys that are given later do not apply to a replica made without keys.
         access = bool(verify) if (asked := self.options.get("access")) is None else asked
         if manifest is None:
             catalog = self._catalog_of_first_batch()
@@ -352,7 +351,7 @@ class Replay:
     def _contained_in(self, manifest: Manifest) -> Contained:
         contained, position = of_snapshot(manifest), manifest.position
         if contained.own is None:
-            # Only the batch says which ticks are the site's own; it may be gone.
+            # Only the batch marks the site's own ticks; it may have been pruned.
             with suppress(FarmError):
                 batch, chain = self.database.read_batch(position.batch)
                 if chain == position.chain and batch.last == position.tick:
@@ -378,13 +377,13 @@ class Replay:
         """Check that the target can be reached from a state, and return the batches of the log that lead to it."""
         config = self.database.config()
         self._beat_s = config.beat_s
-        # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
+        # An existing replica does not read older batches, but the witness may have seen them.
         before = 0 if self.database.witness else state.position.batch
         numbers = newest_batches.numbers_from(self.database, before)
         end = log_reader.last_tick(self.database, numbers, config)
         if self._made_from is None:
             log_reader.refuse_rolled_back(self.database, numbers, end)
-        self._is_reached = self.stop == Stop() or self.stop.is_passed(end, config.write)
+        self._is_target_reached = self.stop == Stop() or self.stop.is_passed(end, config.write)
         if self.stop.is_awaited and self.stop.is_passed(state.position.tick, state.clock):
             self._is_level = True
             return iter(())
@@ -418,14 +417,14 @@ class Replay:
         if not position.history and numbers and bounds.is_whole(self._read(numbers[0], None)[0], config.history):
             return
         if position.history != config.history and (position.history or config.tick):
-            # Every number is read, to report a missing batch: without it a history may seem to have no origin.
+            # Read every number, to report a missing batch: without it, a history may seem to have no origin.
             without_gaps = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
             newest_first = (self.database.read_batch(number)[0] for number in without_gaps)
             ticks = self.database.snapshot_ticks
             bounds.refuse_beyond_break(newest_first, position, config.history, self.stop, self._leads_behind, ticks)
 
     def _leads_behind(self, end: int) -> bool:
-        """Say whether a replica at the stop would be made from a snapshot behind a tick."""
+        """Return whether a replica at the stop would be made from a snapshot after a tick."""
         manifest = log_reader.choose_snapshot(self.database, self.stop)
         return manifest is not None and manifest.position.tick > end
 
@@ -439,7 +438,7 @@ class Replay:
         return self.database.read_batch(number, previous)
 
     def begins_with(self, manifest: Manifest | None) -> None:
-        """Plan what follows a snapshot that was chosen elsewhere, None for an empty database."""
+        """Plan the steps after a snapshot that the caller chose, None for an empty database."""
         self._made_from = manifest.position.tick if manifest else None
 
     # Applying
@@ -447,7 +446,7 @@ class Replay:
     def restored(
         self, step: Step, transaction: Transaction, old: Name, new: Name, folder: Path
     ) -> EnteringTable | None:
-        """Restore a table from the farm as a part of a step's one transaction leaves it; None for a view."""
+        """Restore a table from the farm as of a point within a step's one transaction; None for a view."""
         return self._run.restored(step, folder, transaction, old, new)
 
     def scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Target:
@@ -456,7 +455,7 @@ class Replay:
         try:
             scratch.make(tables, may_be_idle=True)
         except (UnsupportedError, ReplayError):
-            # A table that refers to another one cannot be made without it.
+            # A table cannot be created without the tables that it refers to.
             file.unlink(missing_ok=True)
             scratch = Replay(target_at(file), self.database, Stop(tick))
             scratch.make(())
@@ -476,11 +475,11 @@ class Replay:
     def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Replicated:
         totals = self._totals
         counts = totals.transactions, totals.rows, len(totals.batches)
-        # More may have been published, and applied, than was listed at first.
-        is_reached = self._is_reached or self.stop.is_passed(tick, clock)
+        # The run may have applied batches that were published after the listing.
+        is_target_reached = self._is_target_reached or self.stop.is_passed(tick, clock)
         return Replicated(
             *(tick, clock, *counts, self._made_from, is_dry_run),
-            is_reached=is_reached,
+            is_target_reached=is_target_reached,
             bytes=totals.bytes,
             loaded=self._loaded,
         )
@@ -493,7 +492,7 @@ class Replay:
 
 
 def with_space(error: UnavailableError, into: Target, new: NewReplica) -> UnavailableError:
-    """Add to the error of a full disk how much a new replica needs, and how much is free now."""
+    """Add the needed and the free disk space to the error of a full disk."""
     if DISK_FULL not in error.message or "://" in into.place.url:
         return error
     needed = sum(file.bytes for table in new.tables for file in table.files)

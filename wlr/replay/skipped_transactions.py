@@ -1,4 +1,4 @@
-"""Transactions that replay skips: their rows are kept in the replica, and can be applied later."""
+"""Transactions that replay skips: the replica keeps their rows, and can apply them later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retried(ForPeople):
-    """What retrying an accepted transaction did.
+    """The result of retrying an accepted transaction.
 
     Attributes:
         rows: Row images that were applied; 0 for a transaction ahead of the replica, which the next replication tries.
@@ -51,14 +51,14 @@ class Retried(ForPeople):
 def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Failure:
     """Skip exactly the transaction that failed: the next replication continues after it.
 
-    A DuckDB or PostgreSQL replica keeps its rows in `wlr.quarantine`, together with the acceptance; see `retry`. They
-    are read from the farm.
+    A DuckDB or PostgreSQL replica keeps its rows, read from the farm, in `wlr.quarantine`, together with the
+    acceptance; see `retry`.
 
     Returns:
         The failure that was accepted.
 
     Raises:
-        InvalidError: No transaction has failed, or something in the replica itself is in its way.
+        InvalidError: No transaction has failed, or an obstacle in the replica itself blocks it.
         UnavailableError: The farm cannot be read.
     """
     target = target_at(into, storage_options)
@@ -72,7 +72,7 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
             kept = _rows_of(with_keys(state.verify, database), failure.tick, work, state.filters)
         with target.open([work]) as replica:
             if _failure_of(target, replica.state).tick != failure.tick:
-                raise UnavailableError(f"{target} was rolled forward meanwhile", hint="try again", path=str(target))
+                raise UnavailableError(f"another process rolled {target} forward", hint="try again", path=str(target))
             accepted = replica.state.accepted | {failure.tick}
             replica.quarantine(replace(replica.state, accepted=accepted, failure=None), kept)
     return failure
@@ -90,7 +90,7 @@ def _failure_of(target: Target, state: ReplicaState) -> Failure:
 
 
 def _rows_of(database: FarmDatabase, tick: int, work: Path, filters: RowFilters) -> list[Quarantined]:
-    """Copy the images of a transaction, a file for each table; not those of tables that the replica has not whole."""
+    """Copy the images of a transaction, a file for each table; skip tables that the replica has only in part."""
     batch, _ = database.read_batch(log_reader.batch_of(database, tick))
     files = {file.file.path: file for file in batch.files}
     found = []
@@ -100,7 +100,7 @@ def _rows_of(database: FarmDatabase, tick: int, work: Path, filters: RowFilters)
         elif isinstance(record, Clear):
             found.append(Quarantined(tick, record.table, removed=record.removed, statement="TRUNCATE"))
         elif isinstance(record, Change) and filters.of(record.table):
-            not_kept = "rows of a table of which not all is replicated are not kept"
+            not_kept = "the replica does not keep rows of a partly replicated table"
             found.append(Quarantined(tick, record.table, record.added, record.removed, statement=not_kept))
         elif isinstance(record, Change):
             local = database.fetch(files[record.path])
@@ -117,7 +117,7 @@ def _images(file: TableFile, change: Change, tick: int, local: Path, into: Path)
         with connect(into.parent) as connection, reading(f"rows of {change.table}"):
             connection.execute(f"COPY ({rows}) TO {literal(str(into))} ({PASSING})")
     except CorruptError as error:
-        # Such rows may be the reason why the transaction failed.
+        # Such rows may have made the transaction fail.
         return Quarantined(tick, change.table, change.added, change.removed, statement=error.message)
     return Quarantined(tick, change.table, change.added, change.removed, file.layout, into)
 
@@ -129,12 +129,12 @@ def retry(
 
     Args:
         into: A DuckDB or PostgreSQL replica.
-        tick: Only this transaction; all that were accepted if omitted.
+        tick: Only this transaction; all accepted ones if omitted.
         storage_options: Options of the file systems of replica and farm.
 
     Raises:
-        ReplayError: A transaction does not fit; those before it were applied. It stays in quarantine.
-        InvalidError: Nothing was accepted, or not this transaction.
+        ReplayError: A transaction does not fit and stays in quarantine; those before it were applied.
+        InvalidError: No transaction was accepted, or not this one.
         UnsupportedError: A Parquet replica has no quarantine.
     """
     target = target_at(into, storage_options)
@@ -155,7 +155,9 @@ def _retried(target: Target, ticks: Sequence[int], storage_options: Mapping[str,
                 layouts, position = dict(scan.layouts), scan.state.position
             with target.open([work]) as replica:
                 if replica.state.position != position:
-                    raise UnavailableError(f"{target} was rolled forward meanwhile", hint="try again", path=str(target))
+                    raise UnavailableError(
+                        f"another process rolled {target} forward", hint="try again", path=str(target)
+                    )
                 found = replica.quarantined(work)
                 own = [each for each in found if each.tick == tick]
                 is_ahead = tick > position.tick
@@ -175,7 +177,7 @@ def _retried(target: Target, ticks: Sequence[int], storage_options: Mapping[str,
 
 def _refuse_others(target: Target, tick: int, own: Sequence[Quarantined]) -> None:
     if not own:
-        raise _misfit(target, tick, "its rows were not kept when it was accepted")
+        raise _misfit(target, tick, "the replica did not keep its rows when it was accepted")
     for each in own:
         if each.statement:
             raise _misfit(target, tick, f"it does more than change rows of {each.table}: {each.statement}")
@@ -190,13 +192,13 @@ def _misfit(target: Target, tick: int, cause: str) -> ReplayError:
 
 
 def _repair(target: Target) -> str:
-    return f"wlr repair {shlex.quote(str(target))} --table TABLE makes a table what it is in the master"
+    return f"wlr repair {shlex.quote(str(target))} --table TABLE restores the master's rows"
 
 
 def _step(
     state: ReplicaState, tick: int, own: Sequence[Quarantined], found: Sequence[Quarantined], work: Path
 ) -> tuple[Step, dict[str, Path]]:
-    """Make a step that applies rows where the replica stands, and ends the acceptance."""
+    """Make a step that applies rows at the replica's position, and ends the acceptance."""
     position = state.position
     files, local, records = {}, {}, []
     for number, each in enumerate(own):
@@ -209,7 +211,7 @@ def _step(
         files[path] = TableFile(describe_file(here, path, each.added + each.removed), each.table, each.layout)
         local[path] = here
         records.append(Change(each.table, path, each.added, each.removed))
-    # A table that lacks nothing else is compared with the master's digests again.
+    # A table without other skipped changes is compared with the master's digests again.
     others = {each.table for each in found if each.tick != tick}
     is_known = state.accepted <= {each.tick for each in found}
     mended = frozenset(each.table for each in own if is_known and each.table not in others)

@@ -1,4 +1,4 @@
-"""How a step is applied: as a whole, in halves until the transaction at fault is alone, with tables that come in."""
+"""Applies a step: whole, then in halves until the transaction at fault is alone, with tables that enter."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class UnfitError(Exception):
 
     Attributes:
         at_fault: The transaction.
-        left: It, and what follows it in its step.
-        step_error: Why.
+        left: The transaction and the rest of its step.
+        step_error: The cause.
     """
 
     def __init__(self, at_fault: Step, left: Step, step_error: StepError) -> None:
@@ -59,7 +59,7 @@ class StepRun:
         into: The replica's target.
         fetcher: Gives the data files of steps.
         make_scratch: Makes a replica in a file, up to a tick, of the tables that patterns match.
-        suspects: Tables of the transaction that failed last, unless it is known why it failed.
+        suspects: Tables of the transaction that failed last, unless the cause is known.
     """
 
     into: Target
@@ -72,7 +72,7 @@ class StepRun:
         """Apply a step; cut one that fails in halves until the transaction at fault is alone.
 
         Raises:
-            UnfitError: It breaks a constraint, and may fit with those that follow: `report` is for where none do.
+            UnfitError: It breaks a constraint, and may fit with later ones: `report` is the error if none follow.
             Exception: It fails for another reason.
         """
         try:
@@ -83,11 +83,11 @@ class StepRun:
             raise
 
     def reported(self, replica: OpenReplica, unfit: UnfitError, *, is_at_stop: bool = False) -> Exception:
-        """Remember that a transaction failed, and return what to raise; `is_at_stop`: it may fit with later ones."""
+        """Record a failed transaction, and return the error; `is_at_stop`: it may fit with later ones."""
         if is_at_stop and any(transaction.origin for transaction in unfit.left.transactions):
             unfit.step_error.remedy = _GO_ON
         error = self._failed(replica, unfit.at_fault, unfit.step_error)
-        # What is in the replica's way, or a lack of memory, is reported instead.
+        # Report an obstacle in the replica, or a lack of memory, instead.
         if error.hint != _GO_ON:
             return error
         return InseparableError(error.message, hint=_GO_ON, path=error.path, position=error.position)
@@ -113,10 +113,10 @@ class StepRun:
                 left = [rest] if rest.transactions else []
 
     def _apply_together(self, replica: OpenReplica, error: UnfitError, following: Step) -> Step:
-        """Apply what does not fit alone with as many transactions as it needs of those behind it; return the others.
+        """Apply a transaction that does not fit alone together with as many later ones as it needs; return the others.
 
-        The log of a site may hold transactions that it has taken in one, and that do not fit one by one: they replace
-        rows of its own that were rejected.
+        A site may have taken several transactions as one, which do not fit one by one: they replace rejected rows of
+        the site itself.
         """
         for count in group_sizes(len(following.transactions)):
             more, rest = following.cut(count)
@@ -131,10 +131,10 @@ class StepRun:
 
     @contextmanager
     def _with_moved(self, replica: OpenReplica, step: Step) -> Iterator[Step]:
-        """Bring tables into a step that it renames so that they match the replica's patterns."""
+        """Add tables to a step if its renames make them match the replica's patterns."""
         patterns = replica.state.tables
         has_ddl = any(type(record) is Ddl for t in step.transactions[:1] for record in t.records)
-        # A transaction with a schema change is a step of its own.
+        # A transaction with a schema change is a separate step.
         if not patterns or not has_ddl or not step.applied:
             yield step
             return
@@ -153,7 +153,7 @@ class StepRun:
 
     @contextmanager
     def _filtered(self, replica: OpenReplica, step: Step, whole: Step) -> Iterator[Step]:
-        """Leave out what filters do not let pass; `step` is as the log has it, `whole` has moved tables, too."""
+        """Apply the filters; `step` is that of the log, `whole` has moved tables, too."""
         if not replica.state.filters:
             yield whole
             return
@@ -161,7 +161,7 @@ class StepRun:
         from wlr.replay.filters.filtered_steps import FilteredSteps
         from wlr.replay.filters.images import key_of, masking
 
-        # A key that is not there is no fault of a transaction.
+        # A missing key is not the fault of a transaction.
         key = key_of(replica.state.filters)
         with tempfile.TemporaryDirectory(prefix="wlr-filter-") as folder:
             work = Path(folder)
@@ -187,7 +187,7 @@ class StepRun:
     def restored(
         self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
     ) -> EnteringTable | None:
-        """Restore a table from the farm as a part of a step's transaction leaves it."""
+        """Restore a table from the farm as of a point within a step's transaction."""
         from wlr.replay.moved_tables import read_entering
 
         stamp, tick = secrets.token_hex(4), transaction.tick
@@ -203,8 +203,8 @@ class StepRun:
         except ReplayError as error:
             raise StepError(f"table {old} cannot be restored: {error.message}", table=str(new)) from error
         except ExpiredError as error:
-            message = f"transaction {tick} renames {old} to {new}, and the farm has its rows no longer: {error.message}"
-            raise ExpiredError(message, hint="Make the replica anew.", path=str(self.into)) from error
+            message = f"transaction {tick} renames {old} to {new}, and the farm no longer has its rows: {error.message}"
+            raise ExpiredError(message, hint="Rebuild the replica.", path=str(self.into)) from error
         with scratch.scanned(folder) as scan:
             return read_entering(scan, new, tick, folder / f"{stamp}.parquet")
 
@@ -225,16 +225,16 @@ class StepRun:
         return ReplayError(str(failure), hint=hint, path=str(self.into), position=position)
 
     def _way_on(self, failure: Failure) -> str:
-        """Return the commands that lead beyond a transaction which fits no replica, as far as is known."""
+        """Return the commands that resolve a transaction which fits no replica."""
         into = shlex.quote(str(self.into))
-        anew = f"wlr replicate {shlex.quote(self.database.url)} --into {into} --rebase"
+        rebase = f"wlr replicate {shlex.quote(self.database.url)} --into {into} --rebase"
         skip = f"wlr accept {into} skips the transaction"
         if max(self.database.snapshot_ticks(), default=0) >= failure.tick:
-            return f"{anew} makes the replica anew from a later snapshot; {skip}"
-        return f"wlc farm repair SOURCE at the master, if it was written without wlc.connect(); then {anew}; or {skip}"
+            return f"{rebase} rebuilds the replica from a later snapshot; {skip}"
+        return f"wlc farm repair SOURCE at the master, if it was written without wlc.connect(); then {rebase}; or {skip}"
 
     def with_changed(self) -> ReplayError | None:
-        """Return the error that names a table of the failed transaction which was changed behind the replay's back."""
+        """Return the error that names a table of the failed transaction, if the replica's owner changed the table."""
         with tempfile.TemporaryDirectory(prefix="wlr-failed-") as folder:
             with self.into.scanned(Path(folder), self.database.storage_options) as scan:
                 names = [name for name in self.suspects if scan.is_changed(name)]

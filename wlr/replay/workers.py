@@ -1,4 +1,4 @@
-"""Who does large work: this process, or Spark, which is imported when there is work for it."""
+"""Chooses the engine for large work: this process, or Spark, which is imported when there is work for it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _SPARK_VARIABLE = "WLR_SPARK_ROWS"
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Gives large work to Spark as the user chose.
+    """Gives large work to Spark, by the user's choice.
 
     Attributes:
         engine: "local", "spark", or "auto", which takes Spark from `spark_rows` on.
         database: The farm's database; tasks of Spark read its files themselves.
         spark_master: Spark master to start a session at; that of the environment if omitted.
-        spark_rows: Row images in a step, and rows in the files they may touch, from which on "auto" takes Spark.
+        spark_rows: Least number of row images in a step, and of rows in the files they touch, for which "auto" takes
+            Spark.
     """
 
     engine: str
@@ -59,7 +60,7 @@ class Workers:
 
 
 def check_engine(engine: str) -> None:
-    """Refuse what is no engine.
+    """Refuse an unknown engine.
 
     Raises:
         InvalidError: There is no such engine.
@@ -69,7 +70,7 @@ def check_engine(engine: str) -> None:
 
 
 def workers(engine: str, database: FarmDatabase, spark_master: str | None = None) -> Workers:
-    """Choose who does large work.
+    """Choose the engine for large work.
 
     Args:
         engine: "auto", "local" or "spark".

@@ -1,1 +1,1 @@
-"""One process that follows, publishes, prunes, verifies and drills what a file names."""
+"""One process that follows, publishes, prunes, verifies and drills everything in a settings file."""

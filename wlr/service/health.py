@@ -1,8 +1,8 @@
-"""Shows how the service is: metrics in a file, a listener, a heartbeat.
+"""Shows the state of the service: metrics in a file, a listener, a heartbeat.
 
-Tells others how the service is: a command is run when something fails, a URL is asked for while all is well.
+Reports the state of the service: runs a command when a job fails, and requests a URL while no job fails.
 
-Tells systemd how the service is, through the socket that it names in NOTIFY_SOCKET (`man sd_notify`).
+Reports the state of the service to systemd, through the socket in NOTIFY_SOCKET (`man sd_notify`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _LOOK_EVERY_S = 1.0
 
 
 class Attendant:
-    """Writes metrics, listens, and sends heartbeats, each beside the others: one that hangs does not stop another.
+    """Writes metrics, listens, and sends heartbeats, in parallel: one that hangs does not stop the others.
 
     Args:
-        options: What is wanted.
-        board: What is shown.
-        pages: Pages of the databases, shown beside the metrics.
+        options: The settings.
+        board: The states of all jobs.
+        pages: Pages of the databases, served beside the metrics.
 
     Raises:
-        InvalidError: Nobody can listen at the address, or a package is missing.
+        InvalidError: The address cannot be bound, or a package is missing.
     """
 
     def __init__(self, options: ServiceOptions, board: Board, pages: Pages | None = None) -> None:
@@ -62,14 +62,14 @@ class Attendant:
         self.change(options)
 
     def start(self) -> None:
-        """Begin to write and to send."""
+        """Start writing and sending."""
         for thread in self._threads:
             thread.start()
 
     def change(self, options: ServiceOptions) -> None:
-        """Go on with other options; raises as the constructor does, and then everything stays as it was."""
+        """Use other options; raises as the constructor does, and then keeps the former ones."""
         if options.listen or options.metrics:
-            # Only who wants metrics needs the package.
+            # Only metrics need the package.
             from wlr.service.metrics import Exposition
 
             self._exposition = self._exposition or Exposition(self._board)
@@ -95,47 +95,47 @@ class Attendant:
 
     @property
     def port(self) -> int | None:
-        """Where it listens."""
+        """The address of the listener."""
         return self._listener.port if self._listener else None
 
     def _write_on(self) -> None:
-        told = ""
+        reported = ""
         while not self._is_closed.is_set():
-            told = self._write(told)
+            reported = self._write(reported)
             self._is_closed.wait(_WRITE_EVERY_S)
 
-    def _write(self, told: str) -> str:
-        """Write the file of metrics, and say once why that fails."""
+    def _write(self, reported: str) -> str:
+        """Write the file of metrics, and log a repeated failure once."""
         if not (self._options.metrics and self._exposition):
             return ""
         try:
             self._exposition.write(Path(self._options.metrics))
         except OSError as error:
-            if str(error) != told:
+            if str(error) != reported:
                 log.warning("metrics cannot be written: %s", error)
             return str(error)
         return ""
 
     def _beat_on(self) -> None:
-        told, last = "", float("-inf")
+        reported, last = "", float("-inf")
         while not self._is_closed.wait(_LOOK_EVERY_S):
             options = self._options
             is_due = time.monotonic() - last >= options.heartbeat_every.total_seconds()
             if not (options.heartbeat_url and is_due) or self._board.failing():
                 continue
             last, why = time.monotonic(), send_heartbeat(options.heartbeat_url)
-            if why and why != told:
+            if why and why != reported:
                 log.warning("the heartbeat cannot be sent: %s", why)
-            told = why
+            reported = why
 
 
-# What the command gets of the service's own environment, which may hold credentials.
+# Variables that the command gets from the service's environment, which may hold credentials.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "TMPDIR")
 _HEARTBEAT_LIMIT_S = 10.0
 
 
 def failure_environment(standing: WorkStanding, error: Exception, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the command: a few variables of the service's own, and what failed."""
+    """Return the environment of the command: a few of the service's variables, and the failure."""
     hint = error.hint if isinstance(error, FarmError) else None
     return {
         **{name: environment[name] for name in _PASSED_ON if name in environment},
@@ -148,7 +148,7 @@ def failure_environment(standing: WorkStanding, error: Exception, environment: M
 
 
 def run_on_failure(options: ServiceOptions, standing: WorkStanding, error: Exception) -> None:
-    """Run the owner's command, for a bounded time; that it fails is a log line and nothing else."""
+    """Run the owner's command with a time limit; only log its failure."""
     limit_s = options.on_failure_limit.total_seconds()
     try:
         done = subprocess.run(  # noqa: S603 - the owner's own command, without a shell
@@ -171,7 +171,7 @@ def run_on_failure(options: ServiceOptions, standing: WorkStanding, error: Excep
 
 
 def send_heartbeat(url: str) -> str:
-    """Ask for a URL; return why that failed, or nothing. The URL is shown nowhere: it is often a secret."""
+    """Request a URL; return the cause of a failure, or "". The URL, often a secret, is never shown."""
     try:
         with urllib.request.urlopen(url, timeout=_HEARTBEAT_LIMIT_S) as answer:  # noqa: S310 - the file allows http(s)
             answer.read(1)
@@ -187,16 +187,16 @@ READY, STOPPING, WATCHDOG = "READY=1", "STOPPING=1", "WATCHDOG=1"
 
 
 class Notifier:
-    """Sends states to systemd; does nothing where nobody listens."""
+    """Sends states to systemd; does nothing without its socket."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
-        # A name that begins with @ is one in the abstract namespace.
+        # A name that begins with @ is in the abstract namespace.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_s = _watchdog_s(environment)
 
     def send(self, *states: str) -> None:
-        """Send states such as READY; that nobody can be reached is no reason to stop."""
+        """Send states such as READY; ignore an unreachable socket."""
         if not self._address:
             return
         try:
@@ -207,12 +207,12 @@ class Notifier:
             return
 
     def reloading(self) -> None:
-        """Say that the file is read again; READY ends that."""
+        """Report that the file is read again, until READY."""
         self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:
-    """Return how often systemd must hear of us, half of what it allows; None if it does not watch this process."""
+    """Return the interval of watchdog messages, half of systemd's limit; None if it does not watch this process."""
     try:
         wanted = int(environment.get("WATCHDOG_USEC", "0")) / 2_000_000
         pid = int(environment.get("WATCHDOG_PID", os.getpid()))

@@ -1,6 +1,6 @@
 """Serves `/metrics`, `/healthz` and the pages of databases.
 
-The pages of `wlc farm report`, live, for the databases that the service looks after.
+The pages of `wlc farm report`, live, for the databases of the service.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from wlr.service.settings import ServiceSettings
 
 
-# Whoever asks and does not read the answer does not keep a thread for ever.
+# A client that does not read its answer must not occupy a thread for ever.
 _PATIENCE_S = 10.0
 
 
 class Listener:
-    """An HTTP server in a thread of its own.
+    """An HTTP server in a separate thread.
 
     Args:
         address: Such as `:9188` for all addresses of the machine, or `127.0.0.1:9188`.
-        board: What `/healthz` is about.
-        exposition: What `/metrics` shows.
-        pages: What `/` shows; nothing if omitted.
+        board: Source of `/healthz`.
+        exposition: Source of `/metrics`.
+        pages: Pages of `/`; none if omitted.
 
     Raises:
-        InvalidError: Nobody can listen there.
+        InvalidError: The address cannot be bound.
     """
 
     def __init__(self, address: str, board: Board, exposition: Exposition, pages: Pages | None = None) -> None:
@@ -64,7 +64,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port, also where 0 let the system choose one."""
+        """The port, also if the system chose it for 0."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Listener:
 
 
 def _free_port(host: str, port: int) -> int:
-    """Return a port near a taken one that is free at present; the usual one where the address is no one's."""
+    """Return a free port near a taken one; the usual one if the address is not this machine's."""
     for near in range(port + 1, port + 20):
         with suppress(OSError), socket.socket() as tried:
             tried.bind((host.strip("[]"), near))
@@ -85,15 +85,15 @@ def _free_port(host: str, port: int) -> int:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # `close` does not wait for somebody who reads slowly.
+    # `close` does not wait for slow clients.
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: somebody went away, which is no change of ours."""
+        """Log nothing: a client has disconnected."""
 
 
 def health(board: Board) -> tuple[int, dict[str, object]]:
-    """Return the HTTP status and the text of `/healthz`: 200, or 503 with what fails or needs someone."""
+    """Return the HTTP status and the text of `/healthz`: 200, or 503 with failing jobs and faulty databases."""
     failing, wrong = board.failing(), board.wrong()
     works = [{"item": each.item, "work": each.work, "failures": dict(each.failures)} for each in failing]
     databases = [{"database": each.database, "state": each.state, "why": each.why} for each in wrong]
@@ -133,14 +133,14 @@ def _handler(board: Board, exposition: Exposition, pages: Pages | None) -> type[
                 self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Say nothing: a request is no change."""
+            """Log nothing: a request is no change."""
 
     return Handler
 
 
 log = logging.getLogger("wlr.service")
 
-# A page is made anew when it is older than this, and older than it took to make.
+# A page is rebuilt when it is older than this, and older than the time of its making.
 _FRESH_S = 10.0
 _AT_ONCE = 8
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -150,7 +150,7 @@ SCRIPT = f"/charts-{__version__}.js"
 
 @dataclass(frozen=True, slots=True)
 class WebAnswer:
-    """What is answered to a request: HTTP status, content type, content."""
+    """The answer to a request: HTTP status, content type, content."""
 
     status: int
     kind: str
@@ -159,7 +159,7 @@ class WebAnswer:
 
 @dataclass
 class _Page:
-    """A page, how it is made, and the lock that lets only one request make it."""
+    """A page, its maker, and the lock for a single maker at a time."""
 
     make: Callable[[], str]
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -168,11 +168,11 @@ class _Page:
 
 
 class Pages:
-    """The pages, made when somebody asks and kept for some seconds.
+    """The pages, made on request and cached for some seconds.
 
     Args:
-        settings: Name the databases.
-        board: Which works fail.
+        settings: The settings, with the databases.
+        board: States of jobs.
         now: A clock that never goes back, in seconds.
     """
 
@@ -182,7 +182,7 @@ class Pages:
         self.change(settings)
 
     def change(self, settings: ServiceSettings) -> None:
-        """Go on with other settings."""
+        """Use other settings."""
         places = _places(settings)
         self._pages = {name: _Page(partial(_page_of, place)) for name, place in places.items()}
         self._list = _Page(partial(_list_of, places, self._board.failing))
@@ -209,13 +209,13 @@ class Pages:
 
 
 def _places(settings: ServiceSettings) -> dict[str, DatabasePlace]:
-    """Name every database that an item is about, once; a name that is taken gets the name of its farm before it."""
+    """Name every database of an item once; a duplicate name gets the name of its farm as a prefix."""
     found: dict[str, DatabasePlace] = {}
     places = set()
     for section, item in settings.items.items():
         farm = settings.farm_of(item.farm)
         if isinstance(item, MasterItem | SiteItem):
-            # What it is called in its farm, only it knows.
+            # Only the source stores its name in the farm.
             database, name = item.source, section.partition(".")[2]
             if name in found:
                 continue
@@ -257,9 +257,9 @@ def _answer(make: Callable[[], str], kind: str = HTML) -> WebAnswer:
         return WebAnswer(200, kind, make().encode())
     except (FarmError, OSError) as error:
         hint = f"\n{error.hint}" if isinstance(error, FarmError) and error.hint else ""
-        # What is invalid here is the installation or the file, and not the request.
+        # An invalid installation or file is not the request's fault.
         status = 501 if isinstance(error, InvalidError) else 503
         return WebAnswer(status, TEXT, f"{error}{hint}\n".encode())
-    except Exception as error:  # noqa: BLE001 - a defect of the page is no reason to answer nothing
+    except Exception as error:  # noqa: BLE001 - a defect of the page must not drop the answer
         log.error("page: %s: %s", type(error).__name__, error, extra={"cause": error})
         return WebAnswer(500, TEXT, b"the page cannot be made; the log of the service says why\n")

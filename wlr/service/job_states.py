@@ -1,8 +1,8 @@
-"""What is known of everything that the service does: when it last went well, how far it is, how often it failed.
+"""The states of all jobs: last success, position, number of failures.
 
-When scheduled work was last done: remembered on this machine, so that a service that restarts does not repeat it.
+The last runs of scheduled jobs: stored on this machine, so that a restarted service does not repeat them.
 
-Decides when the service does what: pure functions of values and times.
+The schedule of jobs: pure functions of values and times.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a round did.
+    """The result of a round.
 
     Attributes:
-        tick: Where the replica, feed, relay or farm stands afterwards; `clock`: the commit time there.
-        transactions: Applied or published in this round; `rows`: row images or records; `bytes`: of files.
-        facts: What a log line says of it; empty if nothing has changed.
-        rejected: Rows that a site rejected, or of which it learned that others rejected them.
+        tick: Position of the replica, feed, relay or farm afterwards; `clock`: the commit time there.
+        transactions: Transactions of this round; `rows`: row images or records; `bytes`: bytes of files.
+        facts: Facts for a log line; empty without changes.
+        rejected: Rows that a site rejected, or learned to be rejected by other sites.
     """
 
     tick: int | None = None
@@ -50,15 +50,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is looked at between rounds; None for what is unknown or does not exist.
+    """Measurements between rounds; None for unknown or missing values.
 
     Attributes:
         lag_s: Seconds behind the farm; `lag_transactions`: ticks behind.
         unpublished: Transactions that a master has not published.
         retained_bytes: Log that a PostgreSQL server keeps for a slot.
         free_bytes: Free space where the replica or farm is.
-        tick: Last published one, of a database or master.
-        entry: How a database is.
+        tick: Last published tick of a database or master.
+        entry: State of a database.
     """
 
     lag_s: float | None = None
@@ -72,14 +72,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class WorkStanding:
-    """One work: following a replica, drilling a database.
+    """The state of one job: following a replica, drilling a database.
 
     Attributes:
         item: Section of the file, such as `replicas.copy`; `work`: `follow`, `publish`, `prune` …
-        last_success: When a round last went well, idle ones included.
-        failing_since: When the first of the failures began that no success has ended; None if all is well.
+        last_success: Time of the last successful round, idle ones included.
+        failing_since: Time of the first failure since the last success; None without one.
         message: The last failure.
-        failures: How many there were, by class.
+        failures: Number of failures, by class.
     """
 
     item: str
@@ -97,12 +97,12 @@ class WorkStanding:
     observed: Observed = Observed()
 
     def as_of(self, now: datetime) -> WorkStanding:
-        """Return the same standing without times to come, which a clock that was set back leaves."""
+        """Return the same state without future times, which a clock that was set back leaves."""
         last, since = self.last_success, self.failing_since
         return replace(self, last_success=last and min(last, now), failing_since=since and min(since, now))
 
     def after(self, done: Done, now: datetime) -> WorkStanding:
-        """Return where the work stands after a round that went well."""
+        """Return the state of the job after a successful round."""
         return replace(
             self,
             last_success=now,
@@ -117,7 +117,7 @@ class WorkStanding:
         )
 
     def after_failure(self, error: BaseException, now: datetime) -> WorkStanding:
-        """Return where the work stands after a round that failed."""
+        """Return the state of the job after a failed round."""
         name = class_of(error)
         return replace(
             self,
@@ -128,56 +128,56 @@ class WorkStanding:
 
 
 class Board:
-    """The standings of all works, for many threads."""
+    """The states of all jobs, for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._standings: dict[tuple[str, str], WorkStanding] = {}
 
     def change(self, key: tuple[str, str], change: Callable[[WorkStanding], WorkStanding]) -> WorkStanding:
-        """Replace a standing by what a function makes of it, and return that."""
+        """Replace a state by the result of a function, and return it."""
         with self._lock:
             self._standings[key] = change(self._standings.get(key) or WorkStanding(*key))
             return self._standings[key]
 
     def get(self, key: tuple[str, str]) -> WorkStanding:
-        """Return a standing; an empty one if nothing has happened."""
+        """Return a state; an empty one before the first round."""
         with self._lock:
             return self._standings.get(key) or WorkStanding(*key)
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Drop a work that is no longer done."""
+        """Drop a removed job."""
         with self._lock:
             self._standings.pop(key, None)
 
     def all(self) -> list[WorkStanding]:
-        """Return all standings by item and work."""
+        """Return all states by item and job."""
         with self._lock:
             return [self._standings[key] for key in sorted(self._standings)]
 
     def failing(self) -> list[WorkStanding]:
-        """Return those whose last round failed."""
+        """Return the jobs whose last round failed."""
         return [standing for standing in self.all() if standing.failing_since]
 
     def wrong(self) -> list[FarmEntry]:
-        """Return the databases that need someone."""
+        """Return the databases that need attention."""
         entries = (standing.observed.entry for standing in self.all())
         return [entry for entry in entries if entry is not None and entry.is_wrong]
 
 
-# systemd names the folder of a service here.
+# systemd's variable for the folder of a service.
 STATE_VARIABLE = "STATE_DIRECTORY"
 
 
 def memory_file(config: Path) -> Path:
-    """Return the file that belongs to a file of settings."""
+    """Return the state file of a settings file."""
     folder = os.environ.get(STATE_VARIABLE)
     base = Path(folder.partition(":")[0]) if folder else cache_folder()
     return base / f"serve-{checksum(str(config.absolute()).encode())[:24]}.json"
 
 
 class ServiceMemory:
-    """Times by work; a file that is lost or damaged costs one more run of everything."""
+    """Times by job; a lost or damaged file costs one more run of every job."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -185,10 +185,10 @@ class ServiceMemory:
         self._times = _read(file)
 
     def last(self, key: tuple[str, str], now: datetime) -> datetime | None:
-        """Return when a work was last done; None if that is not known.
+        """Return the last run of a job; None if unknown.
 
-        A time to come, which a clock that was set back leaves, is replaced by the present: counted from it, the work
-        would not be due for as long as the clock was ahead.
+        A future time, which a clock that was set back leaves, is replaced by the present: otherwise, the job would not
+        be due for as long as the clock was ahead.
         """
         with self._lock:
             last = self._times.get(" ".join(key))
@@ -198,7 +198,7 @@ class ServiceMemory:
         return last
 
     def note(self, key: tuple[str, str], time: datetime) -> None:
-        """Remember that a work was done."""
+        """Store that a job has run."""
         with self._lock:
             self._times[" ".join(key)] = time
             content = json.dumps({name: format_time(each) for name, each in self._times.items()})
@@ -227,11 +227,11 @@ FAILURE_CLASSES = (
 
 
 def due_in_s(last: datetime | None, every: timedelta, now: datetime) -> float:
-    """Return in how many seconds something is due again, 0 if it is due now.
+    """Return the seconds until a job is due again, 0 if it is due now.
 
     Args:
-        last: When it was done last, None for never; see `ServiceMemory.last` for a time to come.
-        every: How often it is due.
+        last: Its last run, None for never; see `ServiceMemory.last` for a future time.
+        every: Its interval.
         now: The present.
     """
     if last is None:
@@ -240,30 +240,31 @@ def due_in_s(last: datetime | None, every: timedelta, now: datetime) -> float:
 
 
 def passes(error: Exception) -> bool:
-    """Say whether an error goes away by itself: a place that is away, a file in use."""
+    """Return whether an error passes by itself: an unreachable place, a file in use."""
     return isinstance(error, AWAY)
 
 
 def pause_s(error: Exception, last_s: float, *, is_heavy: bool = False) -> float:
-    """Return how long to wait before something that failed is tried again.
+    """Return the pause before a failed job is retried.
 
-    What passes by itself: 1 s, 2 s, … at most 60 s. Anything else, and what takes long: 1 min, 2 min, … at most 1 h.
+    For an error that passes by itself: 1 s, 2 s, … at most 60 s. For other errors and heavy jobs: 1 min, 2 min, … at
+    most 1 h.
 
     Args:
-        error: Why it failed.
-        last_s: The last such pause, 0 if it did not fail before.
+        error: The failure.
+        last_s: The last such pause, 0 after a success.
         is_heavy: It takes long or costs much.
     """
     return longer(last_s) if passes(error) and not is_heavy else much_longer(last_s)
 
 
 def is_alarm(error: Exception, failing_since: datetime, now: datetime, patience: timedelta) -> bool:
-    """Say whether a failure wants somebody's attention: one that does not pass does at once, another after a while."""
+    """Return whether a failure needs attention: a lasting one at once, a passing one after a while."""
     return not passes(error) or now - failing_since >= patience
 
 
 def class_of(error: BaseException) -> str:
-    """Return the class of a failure for a label: one of the error tree, or of the few others."""
+    """Return the class of a failure for a label: one of the error tree, or of a few others."""
     if isinstance(error, AWAY):
         return UnavailableError.__name__
     name = type(error).__name__

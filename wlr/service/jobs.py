@@ -1,4 +1,4 @@
-"""What there is to do for every item of `dbfarm.toml`: one round of each work, by the functions that commands call."""
+"""The jobs of every item of `dbfarm.toml`: one round of each, by the functions that commands call."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ FOLLOW, PUBLISH, TAKE, POLICY, SNAPSHOT, PRUNE, VERIFY, DRILL = (
 
 
 class Turn(Protocol):
-    """What a round may use of the one who calls it."""
+    """The caller's services for a round."""
 
     is_stopped: threading.Event
 
     def progress(self, done: int, total: int, what: str = "") -> None:
-        """Go on, or raise if the service stops; called where that does no harm."""
+        """Raise if the service stops; called where a round can end safely."""
 
     def note(self, outcome: Done | Exception) -> None:
-        """Note a part of a round that goes on: what was done, or why it has to be tried again."""
+        """Record a part of an unfinished round: its result, or the cause of a retry."""
 
 
 def _observe_nothing(_: WorkStanding) -> Observed:
@@ -61,22 +61,22 @@ def _observe_nothing(_: WorkStanding) -> Observed:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something that is done again and again.
+    """A recurring job.
 
     Attributes:
         item: Section of the file, such as `replicas.copy`.
         name: `follow`, `publish`, `take`, `policy`, `snapshot`, `prune`, `verify` or `drill`.
-        given: What the file says of it. Two works are equal if that is.
-        do_round: One round; returns what it did.
-        every: How often it is due; None if the pause is its own.
-        beat_s: Longest time between two rounds, seconds, if nothing says how often it is due.
-        reads: URL of the folder in which a new log file begins a round at once.
-        observe: Looks at the lag and such, beside the rounds.
-        is_once: It is done until it went well once.
-        is_heavy: It takes long and much memory: one such work at a time.
-        follows: Works of the same item that go first: one without a schedule must have gone well since the service
-            began, and one with a schedule must not be due, unless it fails.
-        keepalive: Says between rounds that a reader is there.
+        given: Its settings. Two jobs are equal if their settings are.
+        do_round: Does one round and returns its result.
+        every: Its interval; None if it sets its own pause.
+        beat_s: Longest time between two rounds, seconds, without an interval.
+        reads: URL of the folder in which a new log file starts a round at once.
+        observe: Measures the lag and such, between rounds.
+        is_once: It ends after its first success.
+        is_heavy: It takes long and much memory: only one such job runs at a time.
+        follows: Jobs of the same item that go first: one without a schedule must have succeeded since the start of the
+            service, and one with a schedule must not be due, unless it fails.
+        keepalive: Reports between rounds that a reader runs.
     """
 
     item: str
@@ -94,7 +94,7 @@ class Work:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The item and the work."""
+        """The item and the job."""
         return self.item, self.name
 
 
@@ -144,7 +144,7 @@ def _free_bytes(place: str) -> int | None:
 
 
 def works_of(settings: ServiceSettings) -> list[Work]:
-    """Return everything that a file wants done, in its order."""
+    """Return all jobs of a file, in its order."""
     found = []
     for name, item in settings.items.items():
         place = settings.farm_of(item.farm)
@@ -153,7 +153,7 @@ def works_of(settings: ServiceSettings) -> list[Work]:
 
 
 def facts_of(done: Any) -> Mapping[str, object]:
-    """Return the fields of a result that say something: what is absent, false or nothing does not."""
+    """Return the fields of a result except absent, false and empty ones."""
     return {name: value for name, value in asdict(done).items() if name == "tick" or value}
 
 
@@ -186,7 +186,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
         try:
             return place_read(item.into, storage_options=place.options)
         except InvalidError:
-            # It is not made yet.
+            # The replica does not exist yet.
             return place.url()
 
     def verify(turn: Turn) -> Done:
@@ -251,7 +251,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
     place, to = DatabasePlace.of(item.database, farm), settings.farms.get(item.to)
     given = (item, farm, to)
     target, target_options = (to.url, to.options or None) if to else (item.to, None)
-    # Only who chooses where to read has to say that it is there.
+    # Only a reader that chooses its upstream needs a keepalive.
     keepalive = wlc.Keepalive() if item.options.get("upstream") or item.options.get("registry") else None
 
     def follow(turn: Turn) -> Done:
@@ -277,7 +277,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
     works = [
         Work(
             *(name, FOLLOW, given, follow),
-            # The relay knows the beat, and is there when the farm is away.
+            # The relay holds the beat, and can be read while the farm is unreachable.
             beat_s=lambda: wlc.beat(copy(), storage_options=target_options),
             reads=place.url,
             observe=partial(observe_reader, place.url, place.options, target),
@@ -324,7 +324,7 @@ def _of_master(name: str, item: MasterItem, farm: ListedFarm | None, _: ServiceS
         return Done()
 
     observe = partial(observe_master, item.source, options)
-    # A round ends only when the service does, or with an error.
+    # A round ends only with the service, or with an error.
     return [Work(name, PUBLISH, (item, farm), publish, beat_s=lambda: 0.0, observe=observe)]
 
 
@@ -376,7 +376,7 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
     if item.snapshot_from_log_every:
         works.append(Work(name, SNAPSHOT, given, snapshot, item.snapshot_from_log_every, follows=(POLICY,)))
     if item.prune_every:
-        # Without the policy, or before a snapshot that is due, pruning would decide by what is about to change.
+        # Pruning must use the file's policy and follow a due snapshot.
         works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=(POLICY, SNAPSHOT)))
     heavy = ((VERIFY, verify, item.verify_every), (DRILL, drill, item.drill_every))
     works += [Work(name, work, given, do_round, every, is_heavy=True) for work, do_round, every in heavy if every]
@@ -384,13 +384,13 @@ def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: Serv
 
 
 def _pruned(gone: Any) -> Done:
-    """Say what was deleted; a prune that deletes nothing changes nothing."""
+    """Report the deleted files; a prune without deletions is no change."""
     counts = {"snapshots": len(gone.delete_snapshots), "batches": len(gone.delete_batches)}
     return Done(facts=counts if any(counts.values()) else {})
 
 
 def _apply_policy(item: DatabaseItem, place: DatabasePlace, _: Turn) -> Done:
-    """Let the farm hold what the file says of retention and beat; what it does not say stays as it is."""
+    """Store the file's retention and beat in the farm; keep settings that the file does not name."""
     found = wlc.retention(place.database, **place.where).policy or wlc.KeepPolicy()
     wanted = {
         "keep": item.keep,
@@ -398,7 +398,7 @@ def _apply_policy(item: DatabaseItem, place: DatabasePlace, _: Turn) -> Done:
         "keep_weekly": item.keep_weekly,
         "snapshot_every": item.snapshot_every,
     }
-    # In a policy, nothing stands for 0 and 0s, which a file says to end something.
+    # A policy stores None for 0 and 0s, which disable a setting in a file.
     changed: dict[str, Any] = {
         name: value
         for name, value in wanted.items()

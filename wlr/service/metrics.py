@@ -26,20 +26,24 @@ if TYPE_CHECKING:
     from wlr.service.job_states import Board, WorkStanding
 
 _LABELS = ("item", "work")
-# Works whose counters are there from the start, at 0.
+# Jobs whose counters exist from the start, at 0.
 _FLOWING = ("follow", "publish", "take")
-# Gauges and how they are read; one without a value is left out.
+# Gauges and their sources; a gauge without a value is left out.
 _GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
     ("lag_seconds", "Seconds between the last transaction held here and the farm's.", lambda s: s.observed.lag_s),
     ("lag_transactions", "Ticks between the two.", lambda s: s.observed.lag_transactions),
     ("tick", "Last transaction held or published.", lambda s: _first(s.tick, s.observed.tick)),
     (
         "last_success_timestamp_seconds",
-        "When the work last went well; of a verify or drill, when it was last done.",
+        "When the job last succeeded; of a verify or drill, when it last ran.",
         lambda s: _timestamp(s.last_success),
     ),
     ("failing", "1 if the last round failed.", lambda s: float(s.failing_since is not None)),
-    ("unpublished_transactions", "Transactions that wait to be published.", lambda s: s.observed.unpublished),
+    (
+        "unpublished_transactions",
+        "Pending transactions: committed, but not published.",
+        lambda s: s.observed.unpublished,
+    ),
     ("retained_bytes", "Log that a PostgreSQL server keeps for the slot.", lambda s: s.observed.retained_bytes),
     ("free_bytes", "Free space where the replica or farm is.", lambda s: s.observed.free_bytes),
     (
@@ -49,7 +53,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
     ),
     (
         "publisher_seen_timestamp_seconds",
-        "When the publisher of a database was last there.",
+        "When the publisher of a database last reported.",
         lambda s: _timestamp(s.observed.entry.seen if s.observed.entry else None),
     ),
 )
@@ -72,7 +76,7 @@ def _first(*values: int | None) -> int | None:
 
 
 class _Standings:
-    """Renders the board whenever somebody asks."""
+    """Renders the board on each request."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -88,7 +92,7 @@ class _Standings:
                 if count := standing.failures.get(name):
                     failures.add_metric((standing.item, standing.work, name), count)
         yield failures
-        states = StateSetMetricFamily("dbfarm_state", "How a database is, as wlc list says it.", labels=("item",))
+        states = StateSetMetricFamily("dbfarm_state", "State of a database, as in wlc list.", labels=("item",))
         for standing in standings:
             if (entry := standing.observed.entry) is not None:
                 states.add_metric((standing.item,), {state: state == entry.state for state in STATES})
@@ -114,18 +118,18 @@ def _counters(standings: Sequence[WorkStanding]) -> Iterator[Metric]:
 
 
 class Exposition:
-    """The metrics of a board, in the forms that Prometheus reads."""
+    """The metrics of a board, in Prometheus' formats."""
 
     def __init__(self, board: Board) -> None:
         self._standings = _Standings(board)
 
     def answer(self, accept: str) -> tuple[bytes, str]:
-        """Return the text and its type: OpenMetrics for those who accept it."""
+        """Return the text and its type: OpenMetrics if the client accepts it."""
         encode, kind = choose_encoder(accept)
         return encode(self._standings), kind
 
     def write(self, file: Path) -> None:
-        """Write the text for a textfile collector, which never sees half of it.
+        """Write the text for a textfile collector, atomically.
 
         Raises:
             OSError: It cannot be written.

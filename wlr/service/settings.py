@@ -1,4 +1,4 @@
-"""What `dbfarm.toml` says: which farms, masters, sites, replicas, feeds and relays a service looks after, how often."""
+"""The content of `dbfarm.toml`: the farms, masters, sites, replicas, feeds and relays of a service, with intervals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ListedFarm:
 
 
 class FarmArguments(TypedDict):
-    """The farm of a database, as the functions of `wlc` and `wlr` are given it."""
+    """The farm of a database, as an argument of functions of `wlc` and `wlr`."""
 
     farm: str | None
     storage_options: dict[str, object] | None
@@ -51,7 +51,7 @@ class FarmArguments(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class DatabasePlace:
-    """A database as the functions of `wlc` and `wlr` are given it."""
+    """A database as an argument of functions of `wlc` and `wlr`."""
 
     database: str
     farm: str | None
@@ -59,7 +59,7 @@ class DatabasePlace:
 
     @classmethod
     def of(cls, database: str, farm: ListedFarm | None) -> DatabasePlace:
-        """Return the place of a database in a farm of the file, or of one that names its farm."""
+        """Return the place of a database in a farm of the file, or of a database with its own farm."""
         return cls(database, farm.url if farm else None, (farm.options if farm else None) or None)
 
     @property
@@ -86,7 +86,7 @@ class DatabasePlace:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseItem:
-    """A database of a farm that is looked after: what is kept of it, and how often it is checked."""
+    """A database of a farm: its retention, and the intervals of its checks."""
 
     farm: str = ""
     name: str = ""
@@ -115,7 +115,7 @@ class MasterItem:
 
 @dataclass(frozen=True, slots=True)
 class SiteItem:
-    """A site's DuckDB file that takes what other sites publish."""
+    """A site's DuckDB file that takes transactions of other sites."""
 
     source: str
     farm: str = ""
@@ -152,7 +152,7 @@ class FeedItem:
 
 @dataclass(frozen=True, slots=True)
 class RelayItem:
-    """A relay that is filled; `to` is the name of a farm in the file, or its path or URL."""
+    """A relay; `to` is the name of a farm in the file, or its path or URL."""
 
     to: str
     database: str
@@ -164,7 +164,7 @@ class RelayItem:
 
 @dataclass(frozen=True, slots=True)
 class DerivedItem:
-    """A derived database that follows the one it is derived from; `to` is a farm of the file, `name` its name there."""
+    """A derived database that follows its source; `to` is a farm of the file, `name` its name there."""
 
     database: str
     farm: str = ""
@@ -179,15 +179,15 @@ class DerivedItem:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What concerns the whole service.
+    """The settings of the whole service.
 
     Attributes:
         listen: Address of `/metrics` and `/healthz`, such as `:9188`.
         metrics: File for the textfile collector of Prometheus.
-        heartbeat_url: Asked for every `heartbeat_every` while nothing fails.
-        on_failure: Command that is run when something begins to fail; what passes by itself gets
-            `on_failure_after` to do so.
-        on_failure_limit: Longest time that the command may take.
+        heartbeat_url: Requested every `heartbeat_every` while no job fails.
+        on_failure: Command to run when a job begins to fail; for an error that passes by itself, after
+            `on_failure_after`.
+        on_failure_limit: Time limit of the command.
     """
 
     listen: str | None = None
@@ -211,7 +211,7 @@ class ServiceSettings:
     items: Mapping[str, Item]
 
     def farm_of(self, name: str) -> ListedFarm | None:
-        """Return a farm by its name; where an item names none, the only one of the file, or None."""
+        """Return a farm by its name; without a name, the only one of the file, or None."""
         if not name and len(self.farms) == 1:
             return next(iter(self.farms.values()))
         return self.farms[name] if name else None

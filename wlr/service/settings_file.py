@@ -1,8 +1,8 @@
-"""Reads `dbfarm.toml`. A wrong line is named with file, line and key, and then nothing of the file counts.
+"""Reads `dbfarm.toml`. An invalid line is reported with file, line and key, and the whole file is refused.
 
-Asks those who will use the values of `dbfarm.toml` whether they can, before anything starts; nothing is opened.
+Validates the values of `dbfarm.toml` with the modules that will use them, before anything starts or is opened.
 
-In which line of a TOML file a key is: the parser of the standard library does not say.
+Finds the line of a key in a TOML file, which the parser of the standard library does not report.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Reader = Callable[[object, Path], object]
 
 
 class _WrongError(Exception):
-    """A value cannot be used; the reason, without the value where that may be a secret."""
+    """A value cannot be used; the message omits a value that may be a secret."""
 
 
 def _text(value: object, _: Path) -> str:
@@ -126,7 +126,7 @@ def _bytes(value: object, folder: Path) -> int:
 
 
 def _place(value: object, folder: Path) -> str:
-    """Read a path, which is relative to the folder of the file, or a URL, which holds no password."""
+    """Read a path, relative to the folder of the file, or a URL without a password."""
     text = _text(value, folder)
     if is_connection_string(text):
         raise _WrongError(
@@ -136,7 +136,7 @@ def _place(value: object, folder: Path) -> str:
         # A slash at the end marks a folder, which need not exist yet.
         return str(folder / Path(text).expanduser()) + ("/" if text.endswith("/") else "")
     if _has_password(text):
-        raise _WrongError("has a password in its URL, and a file is read by many: use ~/.pgpass, or a profile")
+        raise _WrongError("has a password in its URL, which other users can read: use ~/.pgpass, or a profile")
     return text
 
 
@@ -174,7 +174,7 @@ def _refuse_secrets(options: Mapping[str, object]) -> None:
     for name, kept in ((name, recalled(remembered({name: value}))) for name, value in options.items()):
         if kept != {name: options[name]}:
             raise _WrongError(
-                f"{name} holds a secret, and a file is read by many: use AWS_ACCESS_KEY_ID and such, a profile, or"
+                f"{name} holds a secret, which other users can read: use AWS_ACCESS_KEY_ID and such, a profile, or"
                 " encryption_key_file and such for the farm's keys"
             )
 
@@ -201,7 +201,7 @@ def _url(value: object, folder: Path) -> str:
 
 
 _FILTERS: Mapping[str, Reader] = {"where": _texts, "columns": _texts, "mask": _texts, "mask_key": _place}
-# How values are read that an option declares.
+# Readers of values, by the type of a declared option.
 _BY_METAVAR: Mapping[str, Reader] = {"AGE": _age, "FILE": _place, "SIZE": _bytes}
 
 
@@ -214,12 +214,12 @@ def _reader(option: Option) -> Reader:
 
 
 _DECLARED = {"replicas": ReplicaOptions, "feeds": FeedOptions, "relays": RelayOptions}
-# For each section: the options that are declared, by their keys.
+# The declared options of each section, by their keys.
 OPTIONS: Mapping[str, Mapping[str, Option]] = {
     section: {each.key: each for each in declared(declaration) if each.is_in_file}
     for section, declaration in _DECLARED.items()
 }
-# For each section: the class that holds it, and how its other keys are read.
+# The class of each section, and the readers of its other keys.
 SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
     "service": (
         ServiceOptions,
@@ -321,13 +321,13 @@ def read_settings(file: Path, *, is_run_here: bool = True, asks_farms: bool = Fa
     Relative paths in it are relative to its folder.
 
     Args:
-        file: Where it is.
-        is_run_here: Read the files of keys, too, which only the service may be allowed to.
-        asks_farms: Refuse sections about databases that their farms do not hold.
+        file: Its path.
+        is_run_here: Also read the files of keys, which may be readable by the service only.
+        asks_farms: Refuse sections about databases that are missing in their farms.
 
     Raises:
-        UnavailableError: A farm that is asked is out of reach.
-        InvalidError: It cannot be read, or a line of it is wrong; the message names file, line and key.
+        UnavailableError: A farm is unreachable.
+        InvalidError: It cannot be read, or a line is invalid; the message names file, line and key.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -369,13 +369,13 @@ class _Reading:
                     items[f"{section}.{name}"] = self._item(section, name, whole, farms)
         if not items:
             raise InvalidError(
-                f"{self._file} names nothing to look after",
+                f"{self._file} names no item",
                 hint="add a section such as [replicas.copy]; docs/service.md",
             )
         return ServiceSettings(options, farms, items)
 
     def check(self, settings: ServiceSettings, *, is_run_here: bool) -> None:
-        """Refuse what can be read, and cannot be used."""
+        """Refuse valid values that cannot be used."""
         for name, farm in settings.farms.items():
             self._check(("farms", name), checks_of_farm(farm), is_run_here=is_run_here)
         for name, item in settings.items.items():
@@ -394,7 +394,7 @@ class _Reading:
                 raise self._wrong((*path, key), error.message) from error
 
     def check_databases(self, settings: ServiceSettings) -> None:
-        """Refuse sections about databases that do not exist."""
+        """Refuse sections about missing databases."""
         for name in settings.items:
             section, _, of = name.partition(".")
             try:
@@ -403,7 +403,7 @@ class _Reading:
                 raise self._wrong((section, of), f"{error.message}; {error.hint}") from error
 
     def _defaults(self, given: object) -> dict[str, dict[str, object]]:
-        """Return what sections of a kind have that do not say otherwise."""
+        """Return the defaults of a kind of sections."""
         kinds = {kind: each for kind, each in SECTIONS.items() if kind not in ("service", "farms")}
         if not isinstance(given, dict):
             raise self._wrong((_DEFAULTS,), "must be tables by kind, such as [defaults.databases]")
@@ -443,15 +443,15 @@ class _Reading:
             return self._derived((section, name), item, farms)
         if isinstance(item, DatabaseItem):
             if (item.keep_daily or item.keep_weekly) and item.keep is None:
-                raise self._wrong((*path[:2], "keep_daily"), "is about what is older than keep, which is missing")
+                raise self._wrong((*path[:2], "keep_daily"), "needs keep, which is missing")
             item = replace(item, name=item.name or name, farm=item.farm or next(iter(farms)))
-            # Two policies of one database would replace each other.
+            # Two policies of one database would overwrite each other.
             self._refuse_taken((section, item.farm, item.name), path[:2], "name")
             return item
         return self._with_places(path[:2], item, farms)
 
     def _check_pattern(self, path: tuple[str, str], item: Any, farms: Mapping[str, ListedFarm]) -> None:
-        """Refuse a section of many databases in which one would take the place of another."""
+        """Refuse a section of many databases without distinct places."""
         pattern = item.name or path[1] if isinstance(item, DatabaseItem) else database_of(item)
         if STAR not in f"{pattern}{path[1]}":
             return
@@ -463,7 +463,7 @@ class _Reading:
         key = "into" if isinstance(item, ReplicaItem) else "to"
         place = getattr(item, key, "")
         if place and PLACEHOLDER not in place and place not in farms:
-            raise self._wrong((*path, key), f"must hold {PLACEHOLDER}: each database needs a place of its own")
+            raise self._wrong((*path, key), f"must hold {PLACEHOLDER}: each database needs its own place")
 
     def _derived(self, path: tuple[str, str], item: DerivedItem, farms: Mapping[str, ListedFarm]) -> DerivedItem:
         if not farms:
@@ -475,7 +475,7 @@ class _Reading:
         return item
 
     def _with_places(self, path: tuple[str, ...], item: Any, farms: Mapping[str, ListedFarm]) -> Any:
-        """Return an item with paths in it that may be names, too."""
+        """Return an item with paths that may also be names."""
         if isinstance(item, RelayItem) and item.to not in farms:
             item = replace(item, to=self._read((*path, "to"), _place, item.to))
         if not isinstance(item, MasterItem | SiteItem) and not farms and "/" in item.database:
@@ -532,12 +532,12 @@ def _meant(wanted: str, known: Mapping[str, object]) -> str:
     return f"; did you mean {meant[0]}?" if meant else f"; there are {', '.join(known) or 'none'}"
 
 
-# What is read from files that only the service may be allowed to read.
+# Options whose files may be readable by the service only.
 KEY_FILES = frozenset({"mask_key", *(f"{kind}_key_file" for kind in KINDS)})
 
 
 def checks_of_farm(farm: ListedFarm) -> Iterator[Check]:
-    """Give what can be known of a farm without its being there: where it is, and whether its keys can be read."""
+    """Validate a farm without accessing it: its URL and its keys."""
     yield "url", partial(open_store, farm.url, farm.options)
     for kind in KINDS:
         if file := getattr(farm, f"{kind}_key_file"):
@@ -545,7 +545,7 @@ def checks_of_farm(farm: ListedFarm) -> Iterator[Check]:
 
 
 def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
-    """Give what can be known of an item without any place of it being there."""
+    """Validate an item without accessing its places."""
     if isinstance(item, DatabaseItem):
         yield from _of_database(item)
     elif isinstance(item, MasterItem):
@@ -568,7 +568,7 @@ def checks_of(item: Item, farm: ListedFarm | None) -> Iterator[Check]:
 
 
 def _refuse_server(source: str) -> None:
-    # A service without sites loads nothing of theirs.
+    # A service without sites loads none of their modules.
     from wlc.multi_master.joining import refuse_server
 
     refuse_server(source)
@@ -635,15 +635,15 @@ def _of_feed(item: FeedItem) -> Iterator[Check]:
 
 def _refuse_alone(value: object, needed: object, key: str) -> None:
     if value and not needed:
-        raise InvalidError(f"is of no use without {key}")
+        raise InvalidError(f"needs {key}")
 
 
 def _refuse_both(adopt: object, swap: object) -> None:
     if adopt and swap:
-        raise InvalidError("does not go with adopt: what the owner writes would be lost with the next swap")
+        raise InvalidError("does not go with adopt: the next swap would lose the owner's rows")
 
 
-# The name of a database with which a section of many is checked.
+# The sample name of a database for checking a section of many.
 _SOME_DATABASE = "database"
 _HEADER = re.compile(r"\s*\[(?!\[)")
 
@@ -659,7 +659,7 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
         try:
             content = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
-            # It goes on in the next line.
+            # It continues in the next line.
             continue
         if _HEADER.match(statement):
             table = path = _path(content)
@@ -674,7 +674,7 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
 
 
 def _path(content: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the way to the one value that a statement sets; its own keys, if it is an inline table, too."""
+    """Return the path of the value that a statement sets, and the keys of an inline table."""
     path: list[str] = []
     inner: object = content
     while isinstance(inner, dict) and len(inner) == 1:
@@ -684,5 +684,5 @@ def _path(content: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def line_of(lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> int:
-    """Return the line of a path, or of the nearest one that leads to it."""
+    """Return the line of a path, or of its nearest parent."""
     return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 1)

@@ -1,4 +1,4 @@
-"""The service: a thread for each work, so that one that fails or takes long never stops the others."""
+"""The service: a thread for each job, so that a failing or slow job never stops the others."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 # Every log line of the service.
 log = logging.getLogger("wlr.service")
 
-# How often lag and free space are looked at, first and later.
+# Intervals of measuring lag and free space, first and later.
 _OBSERVE_FIRST_S = 2.0
 _OBSERVE_EVERY_S = 30.0
-# How often somebody who waits for another work asks whether the service stops, and whether something is due: clocks
-# are set, and machines sleep.
+# How often a waiting job checks whether the service stops, and whether a job is due: clocks are set, and machines
+# sleep.
 _LOOK_EVERY_S = 0.5
 _DUE_EVERY_S = 60.0
 
 
 class _StoppedError(Exception):
-    """The service stops, and this round ends where that does no harm."""
+    """The service stops, and this round ends at a safe point."""
 
 
 class Service:
-    """Everything that a file names, in threads.
+    """All jobs of a file, in threads.
 
     Args:
-        settings: What the service does.
-        board: Where the standing of everything is kept.
-        memory: When scheduled work was last done.
+        settings: The settings.
+        board: The states of all jobs.
+        memory: The last runs of scheduled jobs.
     """
 
     def __init__(self, settings: ServiceSettings, board: Board, memory: ServiceMemory) -> None:
@@ -58,18 +58,18 @@ class Service:
         self._runners: dict[tuple[str, str], _Runner] = {}
 
     def start(self) -> None:
-        """Begin with everything."""
+        """Start all jobs."""
         self._begin(works_of(self._settings))
 
     def change(self, settings: ServiceSettings, waiting: Callable[[], None] = lambda: None) -> int:
-        """Go on with other settings: what has not changed goes on undisturbed, but tries again at once if it fails.
+        """Use other settings: unchanged jobs continue, but retry at once if they fail.
 
         Args:
             settings: The other settings.
             waiting: Called every second while rounds end.
 
         Returns:
-            How many works were begun, ended or changed.
+            Number of jobs that were started, ended or changed.
         """
         wanted = {work.key: work for work in works_of(settings)}
         gone = [key for key, runner in self._runners.items() if wanted.get(key) != runner.work]
@@ -88,12 +88,12 @@ class Service:
         for work in works:
             lock = locks.setdefault(work.item, threading.Lock())
             self._runners[work.key] = _Runner(work, lock, self._heavy, self.board, self._memory, self)
-        # A work asks for those that go before it, so that all must be known first.
+        # A job queries its predecessors, so all jobs must be known first.
         for work in works:
             self._runners[work.key].start()
 
     def stop(self, waiting: Callable[[], None] = lambda: None) -> None:
-        """End everything: what is being applied is finished; arguments as for `change`."""
+        """End all jobs after their current step; arguments as for `change`."""
         self._end(list(self._runners), waiting)
 
     def _end(self, keys: list[tuple[str, str]], waiting: Callable[[], None]) -> None:
@@ -105,13 +105,13 @@ class Service:
             del self._runners[key]
 
     def is_pending(self, key: tuple[str, str]) -> bool:
-        """Whether works that follow a work must wait for it; false if the file does not want that work."""
+        """Whether jobs that follow a job must wait for it; false if the settings lack that job."""
         runner = self._runners.get(key)
         return runner is not None and runner.is_pending
 
     @property
     def is_alive(self) -> bool:
-        """Whether every work goes on; one whose thread is gone is a defect, and the service must begin anew."""
+        """Whether every job's thread lives; a dead one is a defect, and the service must restart."""
         return all(runner.is_alive for runner in self._runners.values())
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Service:
 
 
 class _Runner:
-    """Does one work until it is stopped."""
+    """Runs one job until it is stopped."""
 
     def __init__(
         self,
@@ -137,9 +137,9 @@ class _Runner:
         self._board = board
         self._memory = memory
         self._service = service
-        self._is_done = self._is_told = False
+        self._is_done = self._is_reported = False
         name = " ".join(work.key)
-        # A thread that cannot be ended must not keep the process.
+        # A thread that does not end must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._observer = threading.Thread(target=self._observe, name=f"{name} observer", daemon=True)
 
@@ -158,7 +158,7 @@ class _Runner:
 
     @property
     def is_pending(self) -> bool:
-        """Whether works that follow this one must wait; see `Work.follows`."""
+        """Whether jobs that follow this one must wait; see `Work.follows`."""
         standing = self._board.get(self.work.key)
         if self.work.every is None:
             return not standing.last_success
@@ -199,7 +199,7 @@ class _Runner:
         return due_in_s(self._memory.last(self.work.key, now), every, now)
 
     def _round(self) -> Done | None:
-        """Do a round; None if it was not due, or the service stopped meanwhile."""
+        """Do a round; None if it was not due, or the service stops."""
         if self.work.every is not None and self._due_in_s(self.work.every) > 0:
             return None
         try:
@@ -213,7 +213,7 @@ class _Runner:
 
     @contextmanager
     def _holding(self, lock: threading.Lock) -> Iterator[None]:
-        """Wait until no other work of the item, or no other heavy one, goes on."""
+        """Wait until no other job of the item, or no other heavy job, runs."""
         while not lock.acquire(timeout=_LOOK_EVERY_S):
             self.progress(0, 0)
         try:
@@ -221,13 +221,13 @@ class _Runner:
         finally:
             lock.release()
 
-    def progress(self, done: int, total: int, what: str = "") -> None:  # noqa: ARG002 - what progress is told
+    def progress(self, done: int, total: int, what: str = "") -> None:  # noqa: ARG002 - the signature of progress callbacks
         """End the round if the service stops."""
         if self.is_stopped.is_set():
             raise _StoppedError
 
     def note(self, outcome: Done | Exception) -> None:
-        """Note what was done, or that it failed."""
+        """Record the result of a round, or its failure."""
         if isinstance(outcome, Exception):
             self._failed(outcome, is_new=str(outcome) != self._board.get(self.work.key).message)
             return
@@ -236,7 +236,7 @@ class _Runner:
         subject = " ".join(self.work.key)
         if before.failing_since:
             log.info("%s: well again", subject)
-        self._is_told = False
+        self._is_reported = False
         if outcome.facts:
             log.info("%s", subject, extra={"facts": outcome.facts})
 
@@ -251,8 +251,8 @@ class _Runner:
             log.error("%s: %s", " ".join(self.work.key), said, extra={"hint": hint, "cause": error})
         options: ServiceOptions = self._service.options
         since = standing.failing_since or now
-        if options.on_failure and not self._is_told and is_alarm(error, since, now, options.on_failure_after):
-            self._is_told = True
+        if options.on_failure and not self._is_reported and is_alarm(error, since, now, options.on_failure_after):
+            self._is_reported = True
             run_on_failure(options, standing, error)
 
     def _observe(self) -> None:
@@ -261,7 +261,7 @@ class _Runner:
             standing = self._board.get(self.work.key)
             if standing.last_success or standing.failing_since:
                 wait_s = _OBSERVE_EVERY_S
-            # Rounds report what is wrong; this only looks.
+            # Rounds report failures; this only measures.
             with suppress(Exception):
                 observed = self.work.observe(standing)
                 self._board.change(self.work.key, partial(replace, observed=observed))

@@ -1,4 +1,4 @@
-"""A unit of systemd for the service: it restarts what dies or hangs, and may do little else than its work."""
+"""A hardened unit of systemd for the service, which restarts it when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=always
 RestartSec=5s
-# A configuration that is wrong stays wrong until somebody changes it.
+# Restarting does not help against an invalid configuration.
 RestartPreventExitStatus=2
-# The step that is being applied is finished.
+# Time to finish the current step.
 TimeoutStopSec=10min
 TimeoutStartSec=5min
 WatchdogSec=2min
@@ -88,9 +88,8 @@ def unit_text(program: str, config: Path, settings: ServiceSettings, user: str |
     Args:
         program: Path of `wlr`.
         config: The file of settings.
-        settings: What it says: the folders in which the service writes.
-        user: Who runs it; the owner of the folders if omitted, or, if there are none, a user that exists while the
-            service runs.
+        settings: The settings, with the folders in which the service writes.
+        user: User of the service; the owner of the folders if omitted, or, without folders, a dynamic user.
 
     Raises:
         InvalidError: A path cannot be written into a unit, or the folders have several owners.
@@ -109,14 +108,14 @@ def unit_text(program: str, config: Path, settings: ServiceSettings, user: str |
         command=command,
         environment=str(config.with_suffix(".env")).replace("%", "%%"),
         user=f"User={user}" if user else "DynamicUser=yes",
-        # systemd refuses to start where a folder is missing, unless a dash says that it may be.
+        # systemd does not start with a missing folder, unless a dash permits it.
         writable="\n".join(f"ReadWritePaths={_quoted(f'-{each}')}" for each in folders),
         home="no" if in_home else "yes",
     )
 
 
 def _owner(folders: Sequence[str]) -> str | None:
-    """Return who owns the folders that exist; None if there are none outside of the service's own."""
+    """Return the owner of the existing folders; None if there are none besides the service's own."""
     outside = [Path(each) for each in folders if not Path(each).is_relative_to(STATE)]
     owners = sorted({folder.owner() for folder in outside if folder.is_dir()})
     if len(owners) > 1:
@@ -145,6 +144,6 @@ def _folders(settings: ServiceSettings) -> Iterator[str]:
         places.append((settings.options.metrics, False))
     for place, is_folder in places:
         if not urlsplit(place).scheme:
-            # A file is replaced by one beside it.
+            # Replacing a file needs its folder.
             fixed, of_many, _ = place.partition(PLACEHOLDER)
             yield str(Path(place) if is_folder and not of_many else Path(f"{fixed}x" if of_many else place).parent)

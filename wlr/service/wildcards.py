@@ -1,4 +1,4 @@
-"""Sections of `dbfarm.toml` that stand for many databases, such as `[databases."*"]`: one item for each of them."""
+"""Sections of `dbfarm.toml` for many databases, such as `[databases."*"]`: one item per database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wlr.service.settings import ListedFarm, ServiceSettings
 
 STAR = "*"
-# Stands for the name of the database in texts of such a section.
+# Placeholder of the name of the database in such a section.
 PLACEHOLDER = "{database}"
 
 
@@ -29,7 +29,7 @@ def database_of(item: Item) -> str:
 
 
 def named(section: str, item: Any, database: str) -> tuple[str, Item]:
-    """Return an item of many databases, and its section, as those of one database."""
+    """Return the item of one database, and its section, from those of many databases."""
     changed = {
         each.name: value.replace(PLACEHOLDER, database)
         for each in fields(item)
@@ -43,7 +43,7 @@ def expanded(settings: ServiceSettings) -> ServiceSettings:
     """Return the settings with an item for each database that a pattern matches and no section of its kind names.
 
     Raises:
-        UnavailableError: A farm is out of reach.
+        UnavailableError: A farm is unreachable.
     """
     items: dict[str, Item] = {}
     for section, item in settings.items.items():
@@ -75,7 +75,7 @@ def _matching(item: Item, farm: ListedFarm, settings: ServiceSettings) -> Iterat
 
 
 def refuse_missing(settings: ServiceSettings, section: str) -> None:
-    """Refuse an item about a database that its farm does not hold; a farm without any may begin later.
+    """Refuse an item about a missing database; a farm without any database may be filled later.
 
     Raises:
         MissingError: There is none of that name.

@@ -1,4 +1,4 @@
-"""The Spark session: the one that the program has, or one that is started for it."""
+"""The Spark session: the program's own, or a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NAME = "dbfarm"
-# What Spark reports if its workers have no Python, another version, or one without dbfarm and what it needs.
+# Spark's errors if its workers have no Python, another version, or one without dbfarm and its dependencies.
 _OTHER_PYTHON = re.compile(r"No module named|PYTHON_VERSION_MISMATCH|Cannot run program")
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -51,12 +51,12 @@ class SparkHandle:
 
 
 def spark_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkHandle:
-    """Return the session that the program has, or start one.
+    """Return the program's session, or start one.
 
     Args:
         master: URL of a cluster, `sc://…` for Spark Connect. If omitted, that of spark-submit, `SPARK_REMOTE` or
             spark-defaults.conf, else this machine.
-        settings: Settings for a session that is started; an existing one keeps its own.
+        settings: Settings of a new session; an existing one keeps its own.
 
     Raises:
         UnavailableError: Java is not installed, or Spark cannot be reached.
@@ -76,9 +76,9 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
 
 @contextmanager
 def described(session: SparkSession, text: str) -> Iterator[None]:
-    """Show in Spark's user interface what the jobs of this thread are for."""
+    """Describe the jobs of this thread in Spark's user interface."""
     if not _is_classic(session):
-        # Spark Connect has tags only, and a tag cannot hold a comma.
+        # Spark Connect has only tags, and a tag cannot hold a comma.
         tag = text.replace(",", ";")
         session.addTag(tag)
         try:
@@ -96,13 +96,13 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
 
 
 def cores(session: SparkSession) -> int:
-    """Return how many tasks can run at once; a large number if the session does not say."""
+    """Return the number of tasks that can run at once; a large number if the session does not report it."""
     return int(session.sparkContext.defaultParallelism) if _is_classic(session) else 64
 
 
 @contextmanager
 def few_rows_at_once(session: SparkSession) -> Iterator[None]:
-    """Give tasks a few rows at a time: a row may be a whole file, and ten thousand files would fill the memory."""
+    """Pass a few rows at a time to tasks: a row may be a whole file, and ten thousand files would fill the memory."""
     before = session.conf.get(_BATCH_ROWS)
     session.conf.set(_BATCH_ROWS, "8")
     try:
@@ -146,11 +146,11 @@ def _connected(remote: str, settings: Mapping[str, str]) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (ImportError, ValueError, PySparkException) as error:
-        hint = "pip install 'pyspark[connect]', and look whether the server runs."
+        hint = "pip install 'pyspark[connect]', and check that the server runs."
         # The URL can hold a token.
         host = remote.partition("://")[2].partition("/")[0]
-        told = _first_line(error).replace(remote, host)
-        raise UnavailableError(f"Spark Connect at {host} cannot be used: {told}", hint=hint) from error
+        reason = _first_line(error).replace(remote, host)
+        raise UnavailableError(f"Spark Connect at {host} cannot be used: {reason}", hint=hint) from error
 
 
 def _find_java() -> None:
@@ -171,7 +171,7 @@ def _local(master: str | None, settings: Mapping[str, str]) -> SparkHandle:
         if master:
             conf.setMaster(master)
         if "PYSPARK_GATEWAY_PORT" not in os.environ:
-            # spark-submit has named its program already.
+            # spark-submit has already named its program.
             conf.setAppName(_NAME)
         for key, value in settings.items():
             conf.set(key, value)
@@ -194,7 +194,7 @@ def _choose_python(master: str | None) -> None:
 
 
 def _context() -> object | None:
-    """Return the Spark context of this process, which any thread may have started; the public way would start one."""
+    """Return the Spark context of this process, started by any thread; the public way would start a new one."""
     from pyspark import SparkContext
 
     active: object | None = SparkContext._active_spark_context

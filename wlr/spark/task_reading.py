@@ -1,4 +1,4 @@
-"""Reads in one task: fetches data files, lets DuckDB make Arrow batches of them, and removes the copies."""
+"""Reads in one task: fetches data files, makes Arrow batches of them with DuckDB, and removes the copies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FarmPlace:
-    """A database of a farm, as tasks get it; storage options may hold secrets and are shown nowhere.
+    """A database of a farm, for tasks; storage options may hold secrets and are never shown.
 
     Attributes:
-        memory: Memory that DuckDB may use in a task before it writes to disk, such as "1GB".
+        memory: DuckDB's memory limit in a task, after which it spills to disk, such as "1GB".
     """
 
     database: str
@@ -44,9 +44,9 @@ class FarmPlace:
 
 @contextmanager
 def speaking() -> Iterator[None]:
-    """Put the hint of an error into its message, since Spark shows the message only.
+    """Add the hint of an error to its message, since Spark shows only the message.
 
-    The cause is left out, because the texts of drivers can hold credentials.
+    Leave out the cause, because the texts of drivers can hold credentials.
     """
     try:
         yield
@@ -84,22 +84,22 @@ def files_of(place: FarmPlace, *, is_checked: bool = True, only: Container[str] 
 def run(
     sql: str, files: LocalCopies, memory: str, schema: pa.Schema, tables: Mapping[str, pa.Table] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Run a query over fetched files and give its rows as batches of exactly `schema`.
+    """Run a query over fetched files and yield its rows as batches of exactly `schema`.
 
     Args:
         sql: One query.
         files: The only files that the query can read.
-        memory: Memory that DuckDB may use before it writes to disk.
+        memory: DuckDB's memory limit, after which it spills to disk.
         schema: Names, types and nullability that Spark expects.
         tables: Arrow tables that the query names.
 
     Raises:
-        UnsupportedError: A value cannot be given to Spark.
+        UnsupportedError: Spark cannot represent a value.
         UnavailableError: The machine failed.
-        CorruptError: A file does not have the columns that the log says.
+        CorruptError: A file has other columns than in the log.
     """
     with tempfile.TemporaryDirectory(prefix="dbfarm-spark-") as scratch, _reading(), duckdb.connect() as connection:
-        # A task has one core; other tasks use the others.
+        # A task has one core; other tasks use the other cores.
         connection.execute("SET threads = 1")
         connection.execute(f"SET memory_limit = {literal(memory)}")
         connection.execute(f"SET temp_directory = {literal(scratch)}")

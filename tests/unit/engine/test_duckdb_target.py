@@ -36,7 +36,7 @@ def test_another_replica_that_has_taken_its_place_is_refused(tmp_path: Path) -> 
     target = made(tmp_path / "copy.duckdb", "shop")
     made(tmp_path / "other.duckdb", "bank")
     (tmp_path / "other.duckdb").replace(tmp_path / "copy.duckdb")
-    with pytest.raises(UnavailableError, match="was made anew meanwhile"):
+    with pytest.raises(UnavailableError, match="another process rebuilt"):
         target.open()
     assert target.read_state().catalog == "bank"
 

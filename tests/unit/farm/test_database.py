@@ -541,7 +541,7 @@ def test_a_farm_that_was_rolled_back_is_refused_to_readers_who_begin_anew(
     check(reader(farm, file))
     shutil.rmtree(farm.url)
     shutil.copytree(yesterday, farm.url)
-    with pytest.raises(CorruptError, match=r"ends at tick 1, and was seen at tick 2: it was rolled back") as refused:
+    with pytest.raises(CorruptError, match=r"ends at tick 1, but had reached tick 2: it was rolled back") as refused:
         wlr.replicate(farm.url, into=tmp_path / "third.duckdb", storage_options=options)
     assert str(file) in refused.value.message
     assert not (tmp_path / "third.duckdb").exists()

@@ -445,7 +445,7 @@ def test_a_snapshot_that_the_master_did_not_take_has_nothing_deleted(
     database.create_config(replace(first_config("sales"), history="h", tick=40, batches=5))
     problems = {problem.path.rpartition(" ")[2]: problem.problem for problem in verify_farm(database.url).problems}
     assert list(problems) == [str(forged.tick)]
-    assert "the log has no such moment" in problems[str(forged.tick)]
+    assert "the log has no such tick" in problems[str(forged.tick)]
     told = prune(database, now=NOW)
     assert (told.delete_batches, told.delete_snapshots) == ((1,), (0,) if forged.batch else (0, 15))
     assert told.after == Window(20, NOW)

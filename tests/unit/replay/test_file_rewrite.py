@@ -432,7 +432,7 @@ def test_bag_has_too_few_copies(connection: duckdb.DuckDBPyConnection, folder: P
 @pytest.mark.parametrize("start", [[[row(1), row(2)]], [[row(0)], [row(1)], [row(2)]]])
 def test_key_is_there_already(connection: duckdb.DuckDBPyConnection, folder: Path, start: list[list[Row]]) -> None:
     files = Files.of(connection, folder, KEYED, start)
-    with pytest.raises((StepError, duckdb.Error), match=r"main\.t is in the replica already: part = 1"):
+    with pytest.raises((StepError, duckdb.Error), match=r"main\.t exists in the replica already: part = 1"):
         files.step([(1, 1, row(1, "2.5"))])
 
 

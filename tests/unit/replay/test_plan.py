@@ -145,7 +145,7 @@ def test_behind_the_replica() -> None:
     bounds.refuse_behind(position, at(15), Stop(tick=15))
     bounds.refuse_behind(position, at(15), Stop(until=at(15)))
     for stop in (Stop(tick=14), Stop(until=at(14))):
-        with pytest.raises(UnavailableError, match="behind the replica, which is at tick 15"):
+        with pytest.raises(UnavailableError, match="before the replica, which is at tick 15"):
             bounds.refuse_behind(position, at(15), stop)
 
 
@@ -322,7 +322,7 @@ def test_second_clear_must_fit_the_first() -> None:
     (fold,) = actions(*fitting)
     assert isinstance(fold, Fold)
     assert (fold.changes[0].cleared, fold.changes[0].reads) == (4, ())
-    with pytest.raises(CorruptError, match=r"cleared of 3 rows, the log had 2"):
+    with pytest.raises(CorruptError, match=r"cleared of 3 rows, the log added 2"):
         actions(fitting[0], transaction(2, Clear(T, 3)))
 
 

@@ -95,7 +95,7 @@ def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
         ('keep = "30d"', "keep = 30", "line 13: databases.sales.keep: must be a length of time"),
         ('drill_every = "7d"', 'drill_every = "0s"', "line 14: databases.sales.drill_every: must be a second or more"),
         ('drill_every = "7d"', "keep_daily = -1", "line 14: databases.sales.keep_daily: must be a whole number"),
-        ('keep = "30d"', "keep_daily = 3", "line 13: databases.sales.keep_daily: is about what is older than keep"),
+        ('keep = "30d"', "keep_daily = 3", "line 13: databases.sales.keep_daily: needs keep"),
         ('into = "copy.duckdb"\n', "", "line 16: replicas.copy: lacks the key into"),
         ('farm = "main"\ndatabase', 'farm = "mane"\ndatabase', "line 17: replicas.copy.farm: there is no farm 'mane'"),
         ('farm = "main"\ndatabase', "database", "line 16: replicas.copy: must name its farm"),
@@ -141,11 +141,11 @@ DATABASE = "[databases.sales]\n"
         (LAKE, 'keep = "soon"', "replicas.copy.keep: 'soon' is neither a number of ticks nor an age"),
         (LAKE, 'open = "iceberg"', "replicas.copy.open: tables cannot be open to 'iceberg'"),
         (LAKE, "swap = true", "replicas.copy.swap: …lake is a Parquet replica: swap is for DuckDB files"),
-        (FEED, 'format = "xml"', "feeds.t.format: …t.jsonl takes no xml"),
+        (FEED, 'format = "xml"', "feeds.t.format: …t.jsonl does not accept xml"),
         (FEED, 'from = "soon"', "feeds.t.from: 'soon' is not a time"),
         (FEED, "transactional = true", "feeds.t.transactional: --transactional is for topics of Kafka"),
         (FEED, 'name = "a/b"', "feeds.t.name: "),
-        (FEED, "drop = true\nmax_bytes = 0", "feeds.t.max_bytes: is of no use without"),
+        (FEED, "drop = true\nmax_bytes = 0", "feeds.t.max_bytes: needs"),
         (FEED.replace("t.jsonl", "kafka://h/t"), 'rotate = "1M"', "feeds.t.rotate: --rotate is for files"),
         (FEED.replace("t.jsonl", "ftp://h/t"), "", "feeds.t.to: ftp://h/t is neither a file nor a topic of Kafka"),
         (RELAY, 'limit_rate = "fast"', "relays.r.limit_rate: 'fast' is not a number of bytes per second"),
@@ -153,8 +153,8 @@ DATABASE = "[databases.sales]\n"
         (DATABASE + '[databases.other]\n', 'name = "sales"', "databases.other.name: is the same as that of databases.sales"),
         (DERIVED, 'name = "a/b"', "derived.eu.name: 'a/b' cannot name a database"),
         (DERIVED + DERIVED.replace(".eu", ".us"), 'name = "eu"', "derived.us.name: is the same as that of derived.eu"),
-        (DATABASE, 'verify_window = "30d"', "databases.sales.verify_window: is of no use without verify_every"),
-        (DATABASE, 'drill_folder = "x"', "databases.sales.drill_folder: is of no use without drill_every"),
+        (DATABASE, 'verify_window = "30d"', "databases.sales.verify_window: needs verify_every"),
+        (DATABASE, 'drill_folder = "x"', "databases.sales.drill_folder: needs drill_every"),
         (DATABASE, 'snapshot_every = "0.5s"', "databases.sales.snapshot_every: "),
         (DATABASE, 'beat = "soon"', "databases.sales.beat: 'soon' is not a beat"),
         ("[masters.m]\n", 'source = "sales.duckdb"', "masters.m.source: …sales.duckdb is a DuckDB master"),
@@ -185,7 +185,7 @@ def test_who_shows_a_unit_need_not_be_allowed_to_read_keys(tmp_path: Path) -> No
 def test_the_same_place_twice_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
     again = GOOD + '\n[replicas.other]\nfarm = "main"\ndatabase = "sales"\ninto = "copy.duckdb"\n'
     assert "replicas.other.into: is the same as that of replicas.copy" in refused(tmp_path, again)
-    assert "names nothing to look after" in refused(tmp_path, '[farms.main]\nurl = "farm"\n')
+    assert "names no item" in refused(tmp_path, '[farms.main]\nurl = "farm"\n')
     assert "listen: must be an address" in refused(tmp_path, '[service]\nlisten = "nine"\n')
     with pytest.raises(InvalidError, match="cannot read"):
         read_settings(tmp_path / "none.toml")

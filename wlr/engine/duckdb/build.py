@@ -1,9 +1,8 @@
-"""A new replica file: built beside its place, and put there when it is whole.
+"""A new replica file: built beside its place, and moved there when it is whole.
 
-A replica inside a file that holds things of its owner's: made, made anew and removed in one transaction each.
+A replica inside a file with objects of its owner: made, rebuilt and removed in one transaction each.
 
-Nothing is built beside the file and put in its place: what the owner has there stays where it is, byte for byte, and a
-run that is killed leaves the file as it was.
+Such a file is never replaced: the owner's objects stay in place, and a killed run leaves the file unchanged.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ _HINT = "The snapshot was made by another version, or does not fit --tables."
 
 
 def build(into: Path, new: NewReplica, *, replaces: bool = False, is_read: bool = False) -> None:
-    """Make a new replica; see `wlr.engine.contract.Target.build`, or `rebuild` where it replaces another one.
+    """Make a new replica; see `wlr.engine.contract.Target.build`, or `rebuild` if it replaces another one.
 
     Args:
         into: The file.
-        new: What it is made of.
-        replaces: It takes the place of a replica.
-        is_read: Others may read that one meanwhile; they keep what they have opened.
+        new: Its contents.
+        replaces: It replaces a replica.
+        is_read: Other processes may be reading that replica; they keep the file that they have opened.
     """
     state = new.state
     empty = _refuse_own_tables(into, is_read=is_read) if replaces else _refuse_occupied(into)
@@ -66,7 +65,7 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False, is_read: bool 
         with using(half):
             _finish(connection, state)
         scratch.remove()
-        # The file stays locked until it is in place: another run must not take it for one that a killed run left.
+        # The file stays locked until it is in place: another run must not mistake it for the file of a killed run.
         with alone(into), _unwritten(into, state.catalog, is_read=is_read) if replaces else nullcontext():
             _put_in_place(half, into, empty)
     except BaseException:
@@ -80,19 +79,19 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False, is_read: bool 
 
 
 def _refuse_occupied(into: Path) -> tuple[int, ...] | None:
-    """Refuse a place that holds anything but an empty database; return what tells that one from another file."""
+    """Refuse a place unless it is free or an empty database; return the identity of that file."""
     if wal_of(into).exists() and not (into.exists() and into.stat().st_size):
-        raise InvalidError(f"{wal_of(into)} belongs to a database that is not there", path=str(into))
+        raise InvalidError(f"{wal_of(into)} belongs to a database that does not exist", path=str(into))
     if find_state(into) is not None:
-        raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
+        raise UnavailableError(f"another process made {into}", path=str(into))
     return _identity(into)
 
 
 def _refuse_own_tables(into: Path, *, is_read: bool) -> tuple[int, ...] | None:
-    """Refuse to replace a replica that holds more than what is replicated; return what tells it from another file."""
+    """Refuse to replace a replica with tables of its owner; return the identity of the file."""
     state = find_state(into)
     if state is not None:
-        # Opened for writing, nobody else has it; closed, it has no write-ahead log that would outlive it.
+        # Opening it for writing excludes other processes; closing it removes the write-ahead log, which would stay.
         connection = attach(into, state.catalog, read_only=is_read)
         try:
             with using(into):
@@ -111,14 +110,14 @@ def _refuse_own_tables(into: Path, *, is_read: bool) -> tuple[int, ...] | None:
 
 @contextmanager
 def _unwritten(into: Path, catalog: str, *, is_read: bool) -> Iterator[None]:
-    """Keep others from opening a file while it is replaced: its write-ahead log would stay beside the new file.
+    """Exclude writers from a file while it is replaced: a write-ahead log would stay beside the new file.
 
-    If it `is_read`, others may have it open for reading, and nobody for writing.
+    If it `is_read`, other processes may have it open for reading, but not for writing.
 
-    It may be under another name than the new file's database, which does not matter here.
+    It may have another catalog name than the new file, which does not matter here.
     """
     if wal_of(into).exists():
-        raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
+        raise UnavailableError(f"another process wrote to {into}", hint="Run it again.", path=str(into))
     connection = attach(into, catalog, read_only=is_read) if into.exists() else None
     try:
         with watched_opens(into) if is_read else nullcontext(lambda: None) as await_quiet:
@@ -137,10 +136,10 @@ def _identity(into: Path) -> tuple[int, ...] | None:
 
 
 def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
-    """Start a new file; remove an unfinished one that a killed run left."""
+    """Start a new file; remove an unfinished one of a killed run."""
     with alone(half):
         if half.exists():
-            # This fails with UnavailableError if another run builds it. A run killed early left no database.
+            # This fails with UnavailableError if another run builds it. A run killed early leaves no database.
             with suppress(InvalidError):
                 attach(half, "found").close()
             half.unlink()
@@ -148,7 +147,7 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
         try:
             return attach(half, catalog)
         except BaseException:
-            # Nobody else has it: it was not there a moment ago. Where the disk is full, it takes the last of it.
+            # No other process has it open: it did not exist a moment ago. On a full disk, it would use up the rest.
             half.unlink(missing_ok=True)
             raise
 
@@ -160,7 +159,7 @@ def load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manif
         before = shown(connection, state.catalog)
     ran = _run_schema(connection, state, manifest.schema)
     with using(Path(state.catalog)):
-        # Once for all: with many tables, the catalog takes longer to read than a table to load.
+        # Read once: with many tables, reading the catalog takes longer than loading a table.
         tables = read_tables(connection, state.catalog)
     new.load(
         lambda table, files: _load_table(connection, tables, table, [scratch.reachable(file) for file in files]),
@@ -175,7 +174,7 @@ def load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manif
 
 
 def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, statements: Iterable[Ddl]) -> list[Ddl]:
-    """Run statements, and return those that the replica has."""
+    """Run statements, and return those that apply to the replica."""
     ran = []
     for statement in statements:
         if not left_out.is_run(statement, state.tables):
@@ -214,16 +213,16 @@ def _loading(what: str) -> Iterator[None]:
 
 
 def _finish(connection: duckdb.DuckDBPyConnection, state: ReplicaState) -> None:
-    """Write what makes the file a replica, all of it into the file itself."""
+    """Write the replica's schema `wlr`, checkpointed into the file itself."""
     connection.execute("BEGIN")
     mark_as_replica(connection, state, read_tables(connection, state.catalog).order)
     connection.execute("COMMIT")
-    # DuckDB writes it through to the disk. Opening the file here to do so would give up DuckDB's lock on it.
+    # DuckDB syncs it to disk. Opening the file here for a sync would release DuckDB's lock on it.
     connection.execute("CHECKPOINT")
 
 
 def mark_as_replica(connection: duckdb.DuckDBPyConnection, state: ReplicaState, tables: Collection[Name]) -> None:
-    """Write what makes a database a replica that holds these tables, in the caller's transaction."""
+    """Write the schema `wlr` of a replica with these tables, in the caller's transaction."""
     states.write(connection, state.catalog, encode(state))
     states.write_tables(connection, state.catalog, tables)
     guard.put_on(connection, state.catalog, tables)
@@ -231,8 +230,8 @@ def mark_as_replica(connection: duckdb.DuckDBPyConnection, state: ReplicaState, 
 
 def _put_in_place(half: Path, into: Path, empty: tuple[int, ...] | None) -> None:
     if _identity(into) != empty:
-        raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
-    # The place holds nothing, or the empty database that was checked.
+        raise UnavailableError(f"another process made {into}", path=str(into))
+    # The place is free, or the checked empty database.
     half.replace(into)
     synchronize(into.parent)
 
@@ -242,12 +241,12 @@ _HAS_SCHEMA = "SELECT count(*) FROM duckdb_schemas() WHERE database_name = ? AND
 
 
 def refuse_taken(into: Path, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:
-    """Refuse to make a replica that would have something with the name of what the owner has.
+    """Refuse a replica with names of the owner's objects.
 
     Args:
         into: The file.
-        statements: Of the snapshot, and of the log after it.
-        patterns: Of the tables that the replica will have.
+        statements: Statements of the snapshot, and of the log after it.
+        patterns: Patterns of the replica's tables.
 
     Raises:
         InvalidError: A name is taken; several are named at once. Nothing was written.
@@ -263,14 +262,14 @@ def refuse_taken(into: Path, statements: Iterable[Ddl], patterns: tuple[str, ...
         connection.close()
     if taken:
         raise InvalidError(
-            f"{into} has things of its owner with names that the replica needs: {', '.join(taken[:5])}",
+            f"{into} has objects of its owner with names that the replica needs: {', '.join(taken[:5])}",
             hint="Rename them, leave tables out with --ignore, or replicate into a file that does not exist yet.",
             path=str(into),
         )
 
 
 def is_adopted(into: Path) -> bool:
-    """Say whether the replica in a file shares it with things of an owner's."""
+    """Return whether the replica shares its file with objects of an owner."""
     if not into.exists():
         return False
     connection = attach(into, _PROBE, read_only=True)
@@ -282,22 +281,22 @@ def is_adopted(into: Path) -> bool:
 
 
 def adopt(into: Path, new: NewReplica) -> None:
-    """Make a replica inside a file, beside what its owner has there; all or nothing."""
+    """Make a replica inside a file, beside its owner's objects; all or nothing."""
     with _changing(into, new.state.catalog, new) as (connection, scratch):
         if has_table(connection, new.state.catalog, "wlr", "state"):
-            raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
+            raise UnavailableError(f"another process made {into}", path=str(into))
         _fill(connection, new, scratch)
 
 
-def make_anew(into: Path, new: NewReplica) -> None:
-    """Make an adopted replica anew; all or nothing. What the owner has stays."""
+def rebuild(into: Path, new: NewReplica) -> None:
+    """Rebuild an adopted replica, all or nothing. The owner's objects stay."""
     with _changing(into, new.state.catalog, new) as (connection, scratch):
         _empty(into, connection, new.state.catalog)
         _fill(connection, new, scratch)
 
 
 def remove(into: Path, catalog: str) -> None:
-    """Remove an adopted replica from its file; all or nothing. What the owner has stays."""
+    """Remove an adopted replica from its file, all or nothing. The owner's objects stay."""
     with _changing(into, catalog) as (connection, _):
         _empty(into, connection, catalog)
 
@@ -306,7 +305,7 @@ def remove(into: Path, catalog: str) -> None:
 def _changing(
     into: Path, catalog: str, new: NewReplica | None = None
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection, Scratch]]:
-    """Open the file for one transaction, which nobody else can open meanwhile."""
+    """Open the file for one transaction; other processes cannot open it until then."""
     connection = attach(into, catalog)
     scratch = Scratch(work_folder(into), new.folders if new else ())
     try:
@@ -317,7 +316,7 @@ def _changing(
             connection.execute("COMMIT")
             connection.execute(f"CHECKPOINT {quote(catalog)}")
     finally:
-        # A transaction that was not committed is rolled back by this.
+        # This rolls back an uncommitted transaction.
         scratch.remove()
         with alone(into):
             connection.close()
@@ -335,7 +334,7 @@ def _fill(connection: duckdb.DuckDBPyConnection, new: NewReplica, scratch: Scrat
 
 
 def _empty(into: Path, connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Drop all that replication has made."""
+    """Drop all objects of replication."""
     made = objects.noted(connection, catalog) or ()
     replicated, order = states.read_tables(connection, catalog), read_tables(connection, catalog).order
     present = objects.present(connection, catalog)
@@ -347,8 +346,8 @@ def _empty(into: Path, connection: duckdb.DuckDBPyConnection, catalog: str) -> N
         objects.drop_all(connection, [each for each in made if each in present])
     except (duckdb.DependencyException, duckdb.CatalogException) as error:
         raise InvalidError(
-            f"{into} has things of its owner that depend on the replica: {str(error).splitlines()[0]}",
-            hint=f"duckdb {shlex.quote(str(into))}, and drop what depends on it; then again",
+            f"{into} has objects of its owner that depend on the replica: {str(error).splitlines()[0]}",
+            hint=f"duckdb {shlex.quote(str(into))}, and drop the dependent objects; then again",
             path=str(into),
         ) from error
     connection.execute(f"DROP SCHEMA {quote(catalog)}.wlr CASCADE")

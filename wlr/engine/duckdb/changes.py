@@ -1,6 +1,6 @@
-"""Net changes written to a DuckDB target: removed rows of all tables first, then the added ones.
+"""Writes net changes to a DuckDB target: removed rows of all tables first, then the added ones.
 
-Net changes for a replica some of whose rows are parked; see `wlc.dialect.duckdb.parked_rows`.
+Net changes for a replica with parked rows; see `wlc.dialect.duckdb.parked_rows`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write(connection: duckdb.DuckDBPyConnection, tables: TargetTables, nets: lis
     """Apply net changes in the caller's transaction: deletes child before parent, the rest parent before child.
 
     Raises:
-        StepError: A row to remove is not there, or a constraint does not hold.
+        StepError: A row to remove is missing, or a constraint does not hold.
     """
     order = {name: number for number, name in enumerate(tables.order)}
     ranked = sorted(nets, key=lambda net: order.get(net.change.table, len(order)))
@@ -56,7 +56,7 @@ def write(connection: duckdb.DuckDBPyConnection, tables: TargetTables, nets: lis
 
 @contextmanager
 def _naming(net: NetChange, path: Path) -> Iterator[None]:
-    """Name the table in errors of statements about it."""
+    """Add the table to errors of statements about it."""
     with naming(net.change.table), applying(path):
         yield
 
@@ -103,7 +103,7 @@ def _add(connection: duckdb.DuckDBPyConnection, catalog: str, net: NetChange) ->
 
 
 def add(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
-    """Insert what a net change adds, and return how many rows that is."""
+    """Insert the added rows of a net change, and return their number."""
     if net.table.references_itself:
         return _insert_in_generations(connection, net)
     if net.is_temporary or net.is_presumed:
@@ -119,13 +119,13 @@ def _update(connection: duckdb.DuckDBPyConnection, catalog: str, net: NetChange)
 
 
 def _insert_in_generations(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
-    """Insert rows of a table that refers to itself: those first whose reference is there before the statement."""
+    """Insert rows of a table that refers to itself, first those whose referred row exists before the statement."""
     waiting = 'temp."waiting"'
     query = f"SELECT * FROM {net.source} WHERE {WEIGHT} > 0"
     if net.is_temporary and net.table.keeps_rows:
         query += f" AND NOT {fold.STAYS}"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {waiting.removeprefix('temp.')} AS {query}")
-    # Without `stays`: what is left has nothing of the kind.
+    # Without `stays`: the remaining rows have none.
     table = replace(net.table, is_referenced=False)
     total = 0
     condition = fold.ready_condition(table)
@@ -134,7 +134,7 @@ def _insert_in_generations(connection: duckdb.DuckDBPyConnection, net: NetChange
         chosen = f"(SELECT * FROM {waiting} WHERE rowid IN (SELECT r FROM temp.ready))"
         total += _run(connection, fold.insert_sql(table, chosen, copies=not table.key))
         _run(connection, f"DELETE FROM {waiting} WHERE rowid IN (SELECT r FROM temp.ready)")
-    # The rows that are left refer to rows that do not exist; inserting them reports which.
+    # The remaining rows refer to missing rows; inserting them reports which.
     total += _run(connection, fold.insert_sql(table, waiting, copies=not table.key))
     connection.execute(f"DROP TABLE {waiting}; DROP TABLE temp.ready")
     return total
@@ -146,7 +146,7 @@ def _run(connection: duckdb.DuckDBPyConnection, statement: str) -> int:
 
 
 def parked_rows(connection: duckdb.DuckDBPyConnection, catalog: str) -> ParkedRows:
-    """Return the parked rows of a replica, whose guards are off while these are moved."""
+    """Return the parked rows of a replica, whose guards are off while the rows are moved."""
 
     @contextmanager
     def opening(names: Collection[Name]) -> Iterator[None]:
@@ -159,7 +159,7 @@ def parked_rows(connection: duckdb.DuckDBPyConnection, catalog: str) -> ParkedRo
 
 
 def referred(connection: duckdb.DuckDBPyConnection, catalog: str, nets: Sequence[NetChange]) -> dict[ForeignKey, str]:
-    """Find what net changes remove, or change in columns that DuckDB does not change in place."""
+    """Find the rows that net changes remove, or change in columns that DuckDB does not update in place."""
     by_name = {net.change.table: net for net in nets if net.removed or net.stays}
     found = {}
     for key in catalogs.references(connection, catalog):
@@ -177,7 +177,7 @@ def referred(connection: duckdb.DuckDBPyConnection, catalog: str, nets: Sequence
 def on_parked(
     connection: duckdb.DuckDBPyConnection, tables: TargetTables, parked: Sequence[Name], nets: Sequence[NetChange]
 ) -> list[NetChange]:
-    """Return net changes that also add what is parked: together they lead to the same rows."""
+    """Return net changes that also add the parked rows: the result is the same."""
     by_name = {net.change.table: net for net in nets}
     layouts = catalogs.tables(connection, tables.catalog)
     rows = parked_rows(connection, tables.catalog).rows

@@ -1,13 +1,13 @@
 """Triggers that let only replay write to replicated tables.
 
-A replica that was written to is not a copy any more, and nobody would notice until a change does not fit. DuckDB has no
-permissions, so every replicated table gets a trigger for each kind of statement, which fails the statement unless
-`wlr.guard` holds a row, put there by the replica's owner. No trigger sees DROP TABLE. A view in schema `wlr` that
-depends on the table keeps it from being dropped, unless with CASCADE.
+After a direct write, a replica is no copy any more, unnoticed until a change does not fit. DuckDB has no permissions,
+so every replicated table gets a trigger for each kind of statement, which fails the statement unless the replica's
+owner has put a row into `wlr.guard`. Triggers do not see DROP TABLE. A view in schema `wlr` that depends on the table
+prevents DROP TABLE without CASCADE.
 
-The replay takes the triggers off the tables that it writes to and puts them on again, all in the transaction of the
-step. That costs a millisecond. Leaving them on would double the time of a large DELETE, although they look at no row;
-and ALTER TABLE refuses some changes while there are triggers.
+The replay drops the triggers of the tables that it writes to and creates them again, in the transaction of the step,
+which takes a millisecond. With triggers, a large DELETE takes twice the time, although they read no row, and ALTER
+TABLE refuses some changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KINDS = ("insert", "update", "delete")
 
 
 def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
-    """Guard those of the tables that are not guarded yet."""
+    """Guard the unguarded ones of the tables."""
     put_back(connection, catalog, set(tables) - _guarded(connection, catalog))
     keepers = {_keeper(name): name for name in tables}
     if missing := sorted(keepers.keys() - _views(connection, catalog)):
@@ -42,7 +42,7 @@ def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collecti
 
 
 def put_back(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
-    """Guard tables again whose guards the caller's transaction has taken off."""
+    """Restore the guards that the caller's transaction has removed."""
     for name in sorted(tables):
         for kind in _KINDS:
             _create(connection, catalog, name, kind)
@@ -58,16 +58,16 @@ def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[str]:
 
 
 def let_go(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
-    """Let statements drop or alter tables until the caller's transaction puts their guards on again."""
+    """Allow statements to drop or alter tables until the caller's transaction restores their guards."""
     for name in sorted(tables):
         connection.execute(f"DROP VIEW IF EXISTS {quote(catalog)}.wlr.{quote(_keeper(name))}")
 
 
 def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kind: str) -> None:
-    # The table is not qualified with the database's name, which depends on how the file is opened; but a database that
-    # is called like the schema makes its name ambiguous.
+    # The table is not qualified with the database's name, which depends on how the file is opened; but a database named
+    # like the schema makes the name ambiguous.
     lock = "wlr.wlr.guard" if catalog.lower() == "wlr" else "wlr.guard"
-    message = literal(f"table {name} is replicated and not to be written to; wlr.unlock() allows it")
+    message = literal(f"table {name} belongs to a replica and is read-only; to allow writes: wlr unlock FILE")
     connection.execute(
         f"CREATE TRIGGER {GUARD}{kind} AFTER {kind.upper()} ON {quote(catalog)}.{name.sql} FOR EACH STATEMENT"
         f" INSERT INTO {lock} SELECT error({message}) WHERE NOT EXISTS (FROM {lock})"
@@ -76,7 +76,7 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kin
 
 @contextmanager
 def off_for_update(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> Iterator[None]:
-    """Let an UPDATE keep rows in place: under a trigger DuckDB deletes and inserts them, which references forbid."""
+    """Make an UPDATE change rows in place: under a trigger, DuckDB deletes and inserts, which references forbid."""
     if is_guarded := name in _guarded(connection, catalog):
         connection.execute(f"DROP TRIGGER {GUARD}update ON {quote(catalog)}.{name.sql}")
     yield
@@ -85,7 +85,7 @@ def off_for_update(connection: duckdb.DuckDBPyConnection, catalog: str, name: Na
 
 
 def take_off(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
-    """Remove the guards of tables until the caller's transaction puts them on again."""
+    """Remove the guards of tables until the caller's transaction restores them."""
     for name in sorted(tables):
         for kind in _KINDS:
             connection.execute(f"DROP TRIGGER IF EXISTS {GUARD}{kind} ON {quote(catalog)}.{name.sql}")

@@ -1,9 +1,9 @@
-"""What a database holds besides tables, told apart by who made it: replication, or the owner of the file.
+"""The objects of a database besides tables, of replication and of the file's owner.
 
-A file that a replica was adopted into has a table `wlr.objects` of what replication made besides tables, which are in
-`wlr.tables`. Whatever is in neither belongs to the owner.
+A file with an adopted replica has a table `wlr.objects` of the objects that replication made besides tables, which are
+in `wlr.tables`. Objects in neither belong to the owner.
 
-Keys, references and order of a target's tables, which writing to them needs.
+Keys, references and order of a target's tables, for writing to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 OWNERS = "belongs to the replica's owner"
-# In the order in which they can be dropped, when all tables are gone.
+# In the order in which they can be dropped, after all tables.
 _DROPS = ("VIEW", "MACRO", "MACRO TABLE", "SEQUENCE", "TYPE", "SCHEMA")
 _LISTED = f"""
     SELECT 'VIEW', schema_name, view_name, view_oid FROM duckdb_views() WHERE {catalogs.USER} AND NOT temporary
@@ -50,7 +50,7 @@ _TABLES = f"""
 
 @dataclass(frozen=True, slots=True, order=True)
 class DatabaseObject:
-    """An object of a database that is no table; as in the log, a schema is in the schema of its own name."""
+    """An object of a database other than a table; as in the log, a schema is in the schema of its own name."""
 
     kind: str
     name: Name
@@ -60,7 +60,7 @@ class DatabaseObject:
 
     @property
     def drop_sql(self) -> str:
-        """The statement that drops it, for a connection that stands in its database."""
+        """The statement that drops it, for a connection that uses its database."""
         return f"DROP {self.kind} {quote(self.name.name) if self.kind == 'SCHEMA' else self.name.sql}"
 
 
@@ -70,20 +70,20 @@ def shown_objects(kind: str, name: Name) -> str:
 
 
 def present(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[DatabaseObject, int]:
-    """Return the objects that a database holds besides tables, each with what tells it from a new one of its name."""
+    """Return the objects of a database besides tables, each with an id that distinguishes it from a later namesake."""
     found = catalogs.rows(connection, catalog, _LISTED)
     return {DatabaseObject(kind, Name(schema, name)): oid for kind, schema, name, oid in found}
 
 
 def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Create the table of what replication makes."""
+    """Create the table of replication's objects."""
     connection.execute(
         f"CREATE TABLE {quote(catalog)}.wlr.objects (kind VARCHAR, schema_name VARCHAR, object_name VARCHAR)"
     )
 
 
 def noted(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[DatabaseObject] | None:
-    """Return what replication has made besides tables; None if the file holds nothing but the replica."""
+    """Return replication's objects besides tables; None if the file holds only the replica."""
     if not has_table(connection, catalog, "wlr", "objects"):
         return None
     rows = connection.execute(f"SELECT kind, schema_name, object_name FROM {quote(catalog)}.wlr.objects").fetchall()
@@ -91,7 +91,7 @@ def noted(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[Data
 
 
 def note(connection: duckdb.DuckDBPyConnection, catalog: str, made: Collection[DatabaseObject]) -> None:
-    """Replace what replication has made, in the caller's transaction."""
+    """Replace the list of replication's objects, in the caller's transaction."""
     table, before = f"{quote(catalog)}.wlr.objects", noted(connection, catalog) or frozenset()
     for gone in sorted(before - set(made)):
         condition = "kind = ? AND schema_name = ? AND object_name = ?"
@@ -101,7 +101,7 @@ def note(connection: duckdb.DuckDBPyConnection, catalog: str, made: Collection[D
 
 
 def taken(connection: duckdb.DuckDBPyConnection, catalog: str, statements: Iterable[Ddl]) -> list[str]:
-    """Return the objects of a database whose names the statements would give to something else, for a message."""
+    """Return the objects of a database whose names the statements would reuse, for a message."""
     listed = [*((kind, Name(schema, name)) for kind, schema, name in catalogs.rows(connection, catalog, _TABLES))]
     listed += [(each.kind, each.name) for each in present(connection, catalog)]
     there = {_place(kind, name): shown_objects(kind, name) for kind, name in listed}
@@ -110,7 +110,7 @@ def taken(connection: duckdb.DuckDBPyConnection, catalog: str, statements: Itera
 
 
 def _place(kind: str, name: Name) -> tuple[str, bytes, bytes]:
-    """Return what two objects cannot have in common; kinds such as tables and views share their names."""
+    """Return the unique name of an object; kinds such as tables and views share one namespace."""
     last = "MACRO" if "MACRO" in kind else kind.split()[-1]
     schema, own = name.folded
     return {"VIEW": "TABLE", "FUNCTION": "MACRO"}.get(last, last), b"" if last == "SCHEMA" else schema, own
@@ -122,20 +122,20 @@ def refuse_change_of_own(
     now: Mapping[DatabaseObject, int],
     statement: str,
 ) -> None:
-    """Refuse a statement from the farm that changed what belongs to the owner.
+    """Refuse a statement from the farm that changed an object of the owner.
 
     Raises:
-        StepError: It did.
+        StepError: It changed such an object.
     """
     if touched := sorted(each for each, oid in before.items() if each not in made and now.get(each) != oid):
-        message = f"{touched[0]} {OWNERS}, and is not the farm's to change: {statement}"
+        message = f"{touched[0]} {OWNERS}, and the farm must not change it: {statement}"
         raise StepError(message)
 
 
 def made_since(
     made: Collection[DatabaseObject], before: Mapping[DatabaseObject, int], now: Mapping[DatabaseObject, int]
 ) -> frozenset[DatabaseObject]:
-    """Return what replication has made, after a statement of it."""
+    """Return replication's objects after one of its statements."""
     return frozenset(each for each in now if each in made or each not in before)
 
 
@@ -150,8 +150,8 @@ class TargetTables:
     """A target's tables as its catalog describes them at one moment.
 
     Attributes:
-        order: All user tables, every one after those it refers to.
-        parents: For each table with foreign keys those that they refer to.
+        order: All user tables, each after those that it refers to.
+        parents: Tables that each table's foreign keys refer to.
     """
 
     catalog: str
@@ -174,12 +174,12 @@ class TargetTables:
 
 
 class Contents(NamedTuple):
-    """What a replica's file contains besides rows, and what only a schema change alters.
+    """The contents of a replica's file besides rows; only a schema change alters them.
 
     Attributes:
-        replicated: Tables that are replicated.
+        replicated: Replicated tables.
         tables: All tables.
-        made: What replication made besides tables; None unless the file is shared with things of an owner's.
+        made: Replication's objects besides tables; None unless the file also has objects of an owner.
         is_guarded: Every replicated table is known to have its guard.
     """
 
@@ -190,12 +190,12 @@ class Contents(NamedTuple):
 
 
 def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> TargetTables:
-    """Read the catalog as it is now."""
+    """Read the current catalog."""
     return shown_tables(catalog, shown(connection, catalog))
 
 
 def shown_tables(catalog: str, shown: ShownCatalog) -> TargetTables:
-    """Describe the tables that a catalog shows."""
+    """Describe the tables of a catalog."""
     tables = shown.schema.tables
     keys = {name: [c for c in table.constraints if isinstance(c, Reference)] for name, table in tables.items()}
     parents = {name: frozenset(key.to for key in listed) for name, listed in keys.items() if listed}

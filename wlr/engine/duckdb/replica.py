@@ -1,6 +1,6 @@
-"""A DuckDB file that is a replica: opened, rolled forward step by step, closed.
+"""A DuckDB replica: opened, rolled forward step by step, closed.
 
-What in a DuckDB replica itself keeps a sound transaction from being applied.
+Obstacles in a DuckDB replica itself that block a sound transaction.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find(
     step: Step,
     error: StepError,
 ) -> Obstacle | None:
-    """Find what kept a step from being applied; see `wlr.engine.contract.OpenReplica.obstacle`."""
+    """Find the obstacle that blocked a step; see `wlr.engine.contract.OpenReplica.obstacle`."""
     if gone := sorted(set(replicated) - set(tables.order)):
         return lost(gone[0])
     held = {name.folded for name in replicated}
@@ -80,7 +80,7 @@ def find(
 
 
 def _trigger(connection: duckdb.DuckDBPyConnection, catalog: str, changed: Collection[Name]) -> Obstacle | None:
-    """Find a trigger of the owner's: those of the master are never created here."""
+    """Find a trigger of the owner: the master's triggers are never created here."""
     query = (
         "SELECT trigger_name, schema_name, table_name FROM duckdb_triggers() WHERE database_name = ?"
         " AND NOT starts_with(trigger_name, ?)"
@@ -112,7 +112,7 @@ class OpenDuckDB(OpenReplica):
         self._scratch = scratch
         self._unguarded: set[Name] = set()
         self._parked: tuple[Name, ...] = ()
-        # Read when a schema change needs it.
+        # Read for a schema change only.
         self._shown: ShownCatalog | None = None
         self._know(states.known_contents(path, state.catalog) or self._read_contents())
 
@@ -126,7 +126,7 @@ class OpenDuckDB(OpenReplica):
 
     @property
     def contents(self) -> Contents:
-        """What the file contains as of the last step."""
+        """The contents of the file as of the last step."""
         return Contents(self._replicated, self._tables, self._made, self._is_guarded)
 
     def _know(self, contents: Contents) -> None:
@@ -142,13 +142,13 @@ class OpenDuckDB(OpenReplica):
         return table.folded in {name.folded for name in self._replicated}
 
     def close(self) -> None:
-        """Close the file and let others open it."""
-        # Others are kept from opening the file for the moment of closing it, and not while it is written to.
+        """Close the file and allow other processes to open it."""
+        # Other processes cannot open the file during the close, but can during the removal of the work folder.
         with suppress(duckdb.Error):
             self._connection.execute(f"CHECKPOINT {quote(self._catalog)}")
         if self._elsewhere:
             self._elsewhere.close()
-        # The next one to open the file has a work folder of the same name.
+        # The next process to open the file uses a work folder of the same name.
         self._scratch.remove()
         with alone(self._path):
             detach_for_good(self._connection, self._catalog)
@@ -209,7 +209,7 @@ class OpenDuckDB(OpenReplica):
             try:
                 left_out.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped, presumes=True))
             except net_changes.PresumedError:
-                # If images need not be added up first, this finds the same error.
+                # With added-up images, this finds the same error.
                 left_out.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
         except StepError as error:
             is_one = len(step.transactions) == len(actions) == 1
@@ -217,7 +217,7 @@ class OpenDuckDB(OpenReplica):
                 raise
 
     def _apply_parked(self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]) -> bool:
-        """Apply a step of one transaction while rows that refer to its own are parked; return whether that helps."""
+        """Apply a step of one transaction with the referring rows parked; return whether that helps."""
         (action,) = actions
         if isinstance(action, Ddl):
             return False
@@ -231,7 +231,7 @@ class OpenDuckDB(OpenReplica):
                     net_changes.drop(self._connection, nets)
             return bool(self._parked) and self._try(step, actions, fetch, set()) is None
         except StepError:
-            # The first one tells more.
+            # The first error says more.
             return False
         finally:
             self._parked = ()
@@ -247,14 +247,14 @@ class OpenDuckDB(OpenReplica):
         *,
         presumes: bool = False,
     ) -> int | None:
-        """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
+        """Apply a step; return the number of a failed action that may be left out, None on success."""
         has_ddl = any(isinstance(action, Ddl) for action in actions)
         number = 0
         tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
         try:
             with applying(self._path):
-                # A fold does not read the target, so it need not be done while a transaction is open.
+                # A fold does not read the target, so it runs before the transaction.
                 if actions and isinstance(actions[0], Fold):
                     prepared = self._prepare(actions[0], fetch, presumes=presumes)
                 self._connection.execute("BEGIN")
@@ -314,7 +314,7 @@ class OpenDuckDB(OpenReplica):
         if has_ddl or not self._is_guarded:
             guard.put_on(self._connection, self._catalog, self._replicated)
         else:
-            # Nothing else has lost its guard: to ask for all takes longer.
+            # No other table has lost its guard: checking all takes longer.
             guard.put_back(self._connection, self._catalog, self._unguarded)
         self._unguarded.clear()
         self._is_guarded = True
@@ -329,13 +329,13 @@ class OpenDuckDB(OpenReplica):
         self.state = state
 
     def _rollback(self) -> None:
-        """Undo a step, and read the catalog again as it was before."""
+        """Roll back a step, and read the catalog again."""
         try:
             self._connection.execute("ROLLBACK")
             self._connection.execute(f"USE {quote(self._catalog)}.main")
             self._know(self._read_contents())
         except duckdb.Error:
-            # No transaction is open any more, unless DuckDB failed. The error that led here is reported.
+            # No transaction is open any more, unless DuckDB failed. The first error is reported.
             if is_broken(self._connection):
                 self._open_anew()
 
@@ -363,7 +363,7 @@ class OpenDuckDB(OpenReplica):
     def _missing_key(
         self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
     ) -> str | None:
-        """Find a row that a failed transaction removes and the replica does not have, to name it."""
+        """Find a row that a failed transaction removes and the replica lacks, to name it."""
         if not actions or not isinstance(actions[0], Fold):
             return None
         only = tuple(change for change in actions[0].changes if str(change.table) == error.table and change.removed)
@@ -374,12 +374,12 @@ class OpenDuckDB(OpenReplica):
                 if found:
                     return str(found[0][0])
         except (StepError, duckdb.Error):
-            # The failure stands without it.
+            # The failure is reported without the row.
             return None
         return None
 
     def _explain(self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]) -> None:
-        """Name the value that does not fit its column, if there is one."""
+        """Name the value that does not fit its column, if any."""
         present = catalogs.tables(self._connection, self._catalog)
         for change in (change for action in actions if isinstance(action, Fold) for change in action.changes):
             if str(change.table) == error.table and change.table in present:
@@ -402,12 +402,12 @@ class OpenDuckDB(OpenReplica):
                 altered = self._replicated & {effect.object.name for effect in table_effects(statement)}
                 guard.let_go(self._connection, self._catalog, altered)
                 self._take_guards_off(altered)
-                made_anew = running.run(self._connection, self._catalog, statement)
+                rebuilt = running.run(self._connection, self._catalog, statement)
                 after = shown(self._connection, self._catalog)
-            own = before.told_apart(before.ids.keys() - self._replicated)
-            unfit_changes.refuse_change_of_own(own, after.told_apart(after.ids), statement.statement)
+            own = before.fingerprints(before.ids.keys() - self._replicated)
+            unfit_changes.refuse_change_of_own(own, after.fingerprints(after.ids), statement.statement)
             claims = Claims(before, self.state.tables, is_whole=not self.state.accepted)
-            claims.refuse_contradiction([statement], after, [made_anew] if made_anew else ())
+            claims.refuse_contradiction([statement], after, [rebuilt] if rebuilt else ())
             if self._made is not None:
                 now = objects.present(self._connection, self._catalog)
                 objects.refuse_change_of_own(self._made, others, now, statement.statement)
@@ -447,28 +447,28 @@ def open_as(
     bulk: Bulk | None,
     spare: duckdb.DuckDBPyConnection | None = None,
 ) -> Opened:
-    """Open a replica for writing; nobody else can open it until it is closed.
+    """Open a replica for writing; other processes cannot open it until it is closed.
 
     Args:
-        kind: What it is opened as.
+        kind: Class of the open replica.
         into: The file.
         catalog: The replica's name of the database.
         folders: Folders that data files will be read from.
-        bulk: How to do large work.
-        spare: What looked into the file, to open it with.
+        bulk: Executes large work.
+        spare: Connection that read the file, for opening it again.
 
     Raises:
-        UnavailableError: It is in use, or another replica has taken its place.
+        UnavailableError: It is in use, or another replica has replaced it.
     """
     connection = attach(into, catalog, spare=spare)
     scratch = Scratch(work_folder(into), folders)
     try:
         with using(into):
             scratch.confine(connection)
-            # It may have been written to, or made anew, since it was looked at.
+            # Another process may have written to it, or rebuilt it, since it was read.
             state = states.read(connection, catalog, str(into))
             if state.catalog != catalog:
-                raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
+                raise UnavailableError(f"another process rebuilt {into}", hint="Run it again.", path=str(into))
             changes.parked_rows(connection, catalog).rescue(str(into))
             return kind(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
     except BaseException:

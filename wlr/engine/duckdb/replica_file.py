@@ -1,4 +1,4 @@
-"""Who has a file open, and when it was last opened: what Linux knows beyond DuckDB's own locks.
+"""Whether a file is open, and when it was last opened, from Linux, beyond DuckDB's own locks.
 
 Connections to a replica's file, and the errors of opening one.
 """
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# DuckDB opens a file three times: it reads how the file begins, reads the headers, and only then locks it. In between,
-# nothing shows that somebody is about to read it. That takes microseconds, unless the process has to wait for a core.
+# DuckDB opens a file three times: it reads the start of the file, reads the headers, and only then locks it. In
+# between, a pending reader is invisible, for microseconds, or longer if the process waits for a core.
 QUIET_S = 0.005
-# Readers that open the file without pause are not waited for without end.
+# Limit of the wait for readers that open the file without pause.
 _QUIET_LIMIT_S = 2.0
 _IN_OPEN = 0x20
 
 
 def is_open_elsewhere(path: Path) -> bool | None:
-    """Say whether anybody has a file open, in this process or another; None where that is unknown.
+    """Return whether any process has a file open, this one included; None if unknown.
 
-    The kernel gives a lease for writing only while nobody has the file open.
+    The kernel grants a lease for writing only while no process has the file open.
     """
     if not hasattr(fcntl, "F_SETLEASE"):
         return None
@@ -66,9 +66,9 @@ def is_open_elsewhere(path: Path) -> bool | None:
 
 @contextmanager
 def watched_opens(path: Path) -> Iterator[Callable[[], None]]:
-    """Watch who opens a file; gives a function that returns when nobody has opened it for a moment.
+    """Watch a file; give a function that waits until no process has opened it for a moment.
 
-    It returns after two seconds in any case, and at once where the system does not report opens.
+    It returns after two seconds at the latest, and at once if the system does not report opens.
     """
     descriptor = _watch(path)
     try:
@@ -106,13 +106,13 @@ _HOLDER = re.compile(r"lock is held in (.*?) ?\(PID (\d+)\)")
 def attach(
     path: Path, catalog: str, *, read_only: bool = False, spare: duckdb.DuckDBPyConnection | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """Open a database file under the name `catalog`, whatever the file is called.
+    """Open a database file under the name `catalog`, regardless of the file's name.
 
     Args:
         path: The file.
         catalog: The name.
         read_only: Do not lock it for writing.
-        spare: What `detach` left, to open the file with; closed if that fails.
+        spare: Connection that `detach` left, for opening the file; closed if that fails.
 
     Raises:
         InvalidError: The file is no database, or cannot be opened.
@@ -128,12 +128,12 @@ def attach(
 
 
 def detach(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Close the file of `attach` and keep its connection: to make another one takes as long as a small step."""
+    """Close the file of `attach` and keep its connection: creating another one takes as long as a small step."""
     connection.execute(f"USE {home_beside(catalog)}; DETACH {quote(catalog)}")
 
 
 def detach_for_good(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Close the file of `attach`, and let the connection end beside what the caller does next: it takes longer."""
+    """Close the file of `attach`, and close the connection in the background, which takes longer."""
     try:
         detach(connection, catalog)
     except duckdb.Error:
@@ -155,7 +155,7 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
     text, where = str(error), str(path)
     if CORRUPT in text:
         return corrupt(path, error)
-    # Who and what to do in one line: this is what cron mails when a run meets the one before it.
+    # Holder and remedy in one line: cron mails it when a run meets the previous one.
     if holder := _HOLDER.search(text):
         message = f"{path} is in use by process {holder.group(2)} ({holder.group(1)}): try again when it is done"
         return UnavailableError(message, path=where)
@@ -181,7 +181,7 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
 
 
 def has_table(connection: duckdb.DuckDBPyConnection, catalog: str, schema: str, table: str) -> bool:
-    """Say whether a table exists."""
+    """Return whether a table exists."""
     found = connection.execute(
         "SELECT count(*) FROM duckdb_tables() WHERE database_name = ? AND schema_name = ? AND table_name = ?",
         [catalog, schema, table],
@@ -195,5 +195,5 @@ def work_folder(into: Path) -> Path:
 
 
 def present_before(into: Path) -> Path:
-    """Return the name under which a swap keeps the present file until the new one is in its place."""
+    """Return the name under which a swap keeps the current file until it is replaced."""
     return into.with_name(f".{into.name}.old")

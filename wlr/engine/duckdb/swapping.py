@@ -1,12 +1,12 @@
-"""A replica whose readers are never blocked: rounds go to a second file, which then takes the place of the first one.
+"""A replica whose readers are never blocked: rounds write a second file, which then replaces the first one.
 
-`copy.duckdb` is what readers open. `.copy.duckdb.spare` is what was there before the last swap: one or more rounds
-behind, and brought up to date by the same log. It is written to, checkpointed and closed, and then renamed over
-`copy.duckdb`. Readers keep the file that they have opened; whoever opens the name gets the new one. What is held by a
-reader, or cannot be brought up to date from the log, is given up, and the spare is copied anew.
+Readers open `copy.duckdb`. `.copy.duckdb.spare` is the file from before the last swap: one or more rounds behind, it is
+rolled forward from the same log, checkpointed, closed, and renamed over `copy.duckdb`. Readers keep the file that they
+have opened; new readers get the new file. A spare that a reader still has open, or that the log cannot roll forward, is
+discarded and copied again.
 
-Names change in an order that leaves a whole file under `copy.duckdb` at every moment, and tells the next run what is
-missing: the present file also becomes `.copy.duckdb.old`, the spare becomes `copy.duckdb`, `.old` becomes the spare.
+The order of renames keeps a whole file under `copy.duckdb` at every moment, and shows the next run where a killed run
+stopped: link `copy.duckdb` to `.copy.duckdb.old`, rename the spare to `copy.duckdb`, rename `.old` to the spare.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def spare_of(into: Path) -> Path:
-    """Return where the second file is."""
+    """Return the path of the second file."""
     return into.with_name(f".{into.name}.spare")
 
 
@@ -53,12 +53,12 @@ def _half_copy_of(into: Path) -> Path:
 
 
 def lock_of(into: Path) -> Path:
-    """Return the file that a run locks while it uses the other ones."""
+    """Return the file that a run locks while it uses the other files."""
     return into.with_name(f".{into.name}.lock")
 
 
 class Lock:
-    """Keeps other runs from a replica that swaps; the kernel releases it when the process dies."""
+    """A lock that excludes other runs from a replica that swaps; the kernel releases it when the process dies."""
 
     def __init__(self, into: Path) -> None:
         path = lock_of(into)
@@ -74,22 +74,22 @@ class Lock:
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
 
     def close(self) -> None:
-        """Let others go on."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 def open_swapping(into: Path, folders: Sequence[Path], bulk: Bulk | None, *, rolls: bool) -> SwappingDuckDB:
-    """Open the spare of a replica for writing; closing it puts it in the replica's place if it holds something else.
+    """Open the spare of a replica for writing; closing it swaps the files if the spare differs.
 
     Args:
         into: The replica.
         folders: Folders that data files will be read from.
-        bulk: How to do large work.
-        rolls: The caller goes on from wherever the spare stands; otherwise it is where the replica is.
+        bulk: Executes large work.
+        rolls: The caller continues from the spare's own position; otherwise, the spare is at the replica's position.
 
     Raises:
-        UnavailableError: It is in use, or there is no room for a second file.
-        InvalidError: It has tables of its owner's.
+        UnavailableError: It is in use, or the disk has no room for a second file.
+        InvalidError: It has tables of its owner.
     """
     lock = Lock(into)
     try:
@@ -108,7 +108,7 @@ def open_swapping(into: Path, folders: Sequence[Path], bulk: Bulk | None, *, rol
 
 
 def rebuild(into: Path, new: NewReplica) -> None:
-    """Make a replica that swaps anew; its readers keep what they have opened."""
+    """Rebuild a replica that swaps; its readers keep the file that they have opened."""
     lock = Lock(into)
     try:
         _recover(into)
@@ -119,21 +119,21 @@ def rebuild(into: Path, new: NewReplica) -> None:
 
 
 def _recover(into: Path) -> None:
-    """Finish, or take back, what a killed run began."""
+    """Finish or revert the swap of a killed run."""
     old, spare = present_before(into), spare_of(into)
     _half_copy_of(into).unlink(missing_ok=True)
     if old.exists():
         if old.samefile(into) or spare.exists():
-            # The spare did not come into its place: the old file still is the present one.
+            # The spare was not renamed: the old file is still the current one.
             old.unlink()
         else:
             rename(old, spare)
 
 
 def _open_spare(into: Path, current: ReplicaState, folders: Sequence[Path], bulk: Bulk | None) -> SwappingDuckDB | None:
-    """Open the spare where it stands, with what the replica remembers now; None if it is of no use."""
+    """Open the spare at its own position, with the replica's current state; None if it is unusable."""
     spare = spare_of(into)
-    # While tables may be written to, only the file itself knows what they hold.
+    # The owner may write to unlocked tables: only the file itself has their rows.
     if current.is_unlocked or not spare.exists() or is_open_elsewhere(spare):
         return None
     try:
@@ -164,10 +164,10 @@ def _open_spare(into: Path, current: ReplicaState, folders: Sequence[Path], bulk
 
 
 def _copy(into: Path, current: ReplicaState) -> None:
-    """Copy the present file to the spare's place, all or nothing."""
+    """Copy the current file to the spare, all or nothing."""
     spare, half = spare_of(into), _half_copy_of(into)
     if wal_of(into).exists():
-        # Somebody has written to it. Opened and closed for writing, it is whole again.
+        # Another process wrote to it and left a write-ahead log. Opening and closing it for writing checkpoints it.
         attach(into, current.catalog).close()
     connection = attach(into, current.catalog, read_only=True)
     try:
@@ -192,7 +192,7 @@ def _copy(into: Path, current: ReplicaState) -> None:
         raise UnavailableError(message, hint="Nothing was lost: run it again.", path=str(into)) from error
     if _identity(into) != before or wal_of(into).exists():
         half.unlink()
-        raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
+        raise UnavailableError(f"another process wrote to {into}", hint="Run it again.", path=str(into))
     half.replace(spare)
 
 
@@ -202,7 +202,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def _refuse_own_tables(into: Path, connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Refuse a file with tables of its owner's: what is written to them would be gone with the next swap."""
+    """Refuse a file with tables of its owner: the next swap would lose their rows."""
     with using(into):
         replicated = states.read_tables(connection, catalog)
         own = [name for name in read_tables(connection, catalog).order if name not in replicated]
@@ -225,13 +225,13 @@ def discard(into: Path) -> None:
 
 
 def end(into: Path) -> None:
-    """Remove what only a replica that swaps has beside it."""
+    """Remove the extra files of a replica that swaps."""
     give_up(into)
     lock_of(into).unlink(missing_ok=True)
 
 
 def give_up(into: Path) -> None:
-    """Remove the spare, so that it is copied anew."""
+    """Remove the spare, so that it is copied again."""
     lock = Lock(into)
     try:
         _recover(into)
@@ -242,13 +242,13 @@ def give_up(into: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
-    """What a spare is for.
+    """The use of a spare.
 
     Attributes:
         into: The replica.
-        current: What it remembers.
-        lock: Given up at the end.
-        rolls: The spare may stand behind the replica, and the log brings it up to date.
+        current: Its state.
+        lock: Released at the end.
+        rolls: The spare may be behind the replica, and the log rolls it forward.
     """
 
     into: Path
@@ -258,13 +258,13 @@ class _Swap:
 
 
 class SwappingDuckDB(OpenDuckDB):
-    """A replica's second file, open for writing; closed, it takes the place of the first one."""
+    """A replica's second file, open for writing; closing it replaces the first one."""
 
     _swap: _Swap | None = None
     _is_written = False
 
     def is_for(self, swap: _Swap) -> SwappingDuckDB:
-        """Say what it is opened for; until then, it is a file like others."""
+        """Set its use; until then, it is an ordinary file."""
         self._swap, self._is_written = swap, False
         return self
 
@@ -282,11 +282,11 @@ class SwappingDuckDB(OpenDuckDB):
 
     @property
     def is_behind(self) -> bool:
-        """It stands behind the replica."""
+        """Whether it is behind the replica."""
         return self._swap is not None and self.state.position != self._swap.current.position
 
     def close(self) -> None:
-        """Close the spare, and put it in the replica's place if readers find something else in it."""
+        """Close the spare, and swap the files if the spare differs for readers."""
         swap = self._swap
         try:
             super().close()
@@ -298,54 +298,54 @@ class SwappingDuckDB(OpenDuckDB):
 
     def _settle(self, swap: _Swap) -> None:
         if wal_of(self._path).exists():
-            message = f"{swap.into} stays as it was: what was written cannot be moved into its second file"
+            message = f"{swap.into} is unchanged: the new rows cannot be moved into its second file"
             raise UnavailableError(message, hint="Free disk space, then run it again.", path=str(swap.into))
         if swap.rolls and self.state.position.tick < swap.current.position.tick:
-            # It broke off before it was level. What fails here did not fail in the replica, so the spare differs.
+            # The roll failed before the replica's position. The steps succeeded in the replica, so the spare differs.
             if self.state.failure is not None:
                 discard(swap.into)
             return
         if self._is_written if not swap.rolls else self.state != swap.current:
-            # What the log does not say is in the new file only: the log does not bring the old one up to date.
+            # Changes that are not in the log are in the new file only: the log cannot roll the old one forward.
             exchange(swap.into, swap.current, keeps=swap.rolls)
             with suppress(OSError):
                 states.note_closed(swap.into, self.state, self.contents)
 
 
 def exchange(into: Path, current: ReplicaState, *, keeps: bool) -> None:
-    """Put the spare in the replica's place; the caller holds the lock, and the spare is closed.
+    """Swap the files; the caller holds the lock, and the spare is closed.
 
     Args:
         into: The replica.
-        current: What it remembers.
-        keeps: The present file becomes the spare.
+        current: Its state.
+        keeps: The current file becomes the spare.
 
     Raises:
-        UnavailableError: Somebody has the replica open for writing.
-        InvalidError: It has tables of its owner's.
+        UnavailableError: Another process has the replica open for writing.
+        InvalidError: It has tables of its owner.
     """
     spare, old = spare_of(into), present_before(into)
     synchronize(spare)
-    # Whoever reads keeps others from writing: no write-ahead log is left beside the new file.
+    # The open connection excludes writers: no write-ahead log is left beside the new file.
     with watched_opens(into) as await_quiet, alone(into):
         held = attach(into, current.catalog, read_only=True)
         try:
             _refuse_own_tables(into, held, current.catalog)
             if wal_of(into).exists():
-                raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
+                raise UnavailableError(f"another process wrote to {into}", hint="Run it again.", path=str(into))
             if keeps:
-                # A file system without hard links has no spare after the swap, and it is copied.
+                # Without hard links, there is no spare after the swap, and the next run copies it.
                 with suppress(OSError):
                     link(into, old)
             await_quiet()
             rename(spare, into)
             if old.exists():
-                # Otherwise the next run does it.
+                # Otherwise, the next run renames it.
                 with suppress(OSError):
                     rename(old, spare)
             synchronize(into.parent)
         except OSError as error:
-            message = f"{into} stays as it was: its second file cannot take its place: {error.strerror}"
+            message = f"{into} is unchanged: its second file cannot replace it: {error.strerror}"
             raise UnavailableError(message, hint="Nothing was lost: run it again.", path=str(into)) from error
         finally:
             held.close()
@@ -357,5 +357,5 @@ def link(present: Path, name: Path) -> None:
 
 
 def rename(present: Path, name: Path) -> None:
-    """Give a file another name, in the place of the one that has it."""
+    """Rename a file over another one."""
     present.replace(name)

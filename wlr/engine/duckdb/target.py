@@ -1,4 +1,4 @@
-"""A DuckDB file as a target. To ask where it stands takes few modules; the others are imported when they are needed."""
+"""A DuckDB file as a target. Reading its position imports few modules; the others are imported on first use."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
 
     noun = "a DuckDB file"
 
-    # The name that the file is opened under, once it is known: DuckDB takes long to open a file.
+    # The catalog name of the file, if known: DuckDB takes long to open a file.
     _catalog: str | None = None
 
-    # What looked into the file last, to open it with.
+    # The connection that last read the file, for opening it again.
     _spare: duckdb.DuckDBPyConnection | None = None
 
-    # Whether rounds go to a second file: what the user wants, and what the replica remembers.
+    # Whether rounds write a second file: the user's wish, and the remembered setting.
     _swaps: bool | None = None
     _did_swap = False
     _was_behind = False
-    # Whether a new replica is made inside the file that is there.
+    # Whether a new replica is made inside the existing file.
     _adopts = False
 
     def find_state(self) -> ReplicaState | None:
@@ -56,7 +56,7 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
     def expect_round(self) -> None:
         from wlr.engine.calculator import connect_ahead
 
-        # The round that ends must not wait for it.
+        # The end of the round must not wait for it.
         threading.Thread(target=connect_ahead).start()
 
     def adopt(self) -> None:
@@ -83,14 +83,14 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
         self._catalog = new.state.catalog
 
     def rebuild(self, new: NewReplica) -> None:
-        from wlr.engine.duckdb.build import build, is_adopted, make_anew
+        from wlr.engine.duckdb.build import build, is_adopted, rebuild
 
         if self._is_swapped():
             from wlr.engine.duckdb.swapping import rebuild
 
             rebuild(self.place.path, new)
         elif is_adopted(self.place.path):
-            make_anew(self.place.path, new)
+            rebuild(self.place.path, new)
         else:
             build(self.place.path, new, replaces=True)
         self._catalog = new.state.catalog
@@ -109,7 +109,7 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
 
         catalog = self.read_state().catalog
         if not is_adopted(self.place.path):
-            message = f"{self} was not made with --adopt, and holds nothing but the replica"
+            message = f"{self} was not made with --adopt, and holds only the replica"
             raise InvalidError(message, hint=DELETE_PLACE, path=str(self))
         remove(self.place.path, catalog)
 

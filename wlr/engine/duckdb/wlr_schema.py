@@ -2,9 +2,9 @@
 
 Tables of it:
     state   key and value: position, clock, master, failure …; written in the transaction that it describes
-    tables  every table that is replicated; all others belong to the replica's owner
-    guard   a row while the replica's owner allows direct writes to replicated tables
-    parked … for a moment, rows that refer to others; see `wlc.dialect.duckdb.parked_rows`
+    tables  every replicated table; all others belong to the replica's owner
+    guard   has a row while the replica's owner allows direct writes
+    parked … temporarily, rows that refer to other rows; see `wlc.dialect.duckdb.parked_rows`
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _PROBE = "wlr_target"
-# What this process knows of files that it has closed: opening one takes 25 ms, and keeps others from it meanwhile.
+# Cached contents of files that this process has closed: opening one takes 25 ms, and blocks other processes.
 _closed: dict[Path, tuple[tuple[int, ...], ReplicaState, Contents]] = {}
 _OBJECTS = """
     SELECT count(*) FROM (SELECT table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL
@@ -51,20 +51,20 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 
 
 def note_closed(into: Path, state: ReplicaState, contents: Contents) -> None:
-    """Note what a file that was just closed holds: it is read again only if it has changed since."""
+    """Cache the contents of a file that was just closed; it is read again only after a change."""
     if signature := _signature(into):
         _closed[into] = signature, state, contents
 
 
 def known_contents(into: Path, catalog: str) -> Contents | None:
-    """Return what a file contains if this process has closed it and nobody has written to it since.
+    """Return the contents of a file if this process has closed it and no process has written to it since.
 
-    The first look into a database's catalog takes as long as a small step. Times tell two versions of a file apart,
-    because to open it takes longer than their resolution.
+    Reading a database's catalog first takes as long as a small step. Modification times distinguish two versions of a
+    file, because opening it takes longer than their resolution.
 
     Args:
         into: The file.
-        catalog: The name that it is opened under; a replica may follow a database with another name meanwhile.
+        catalog: Its catalog name; the replica may have switched to a database with another name.
     """
     closed = _closed.get(into)
     if closed is None or closed[0] != _signature(into) or closed[2].tables.catalog != catalog:
@@ -80,7 +80,7 @@ def _signature(into: Path) -> tuple[int, ...] | None:
 
 
 def find_state(into: Path, *, adopts: bool = False) -> ReplicaState | None:
-    """Read what a replica remembers of itself, as `look` does."""
+    """Read a replica's state, as `look` does."""
     state, connection = look(into, adopts=adopts)
     if connection is not None:
         connection.close()
@@ -88,19 +88,19 @@ def find_state(into: Path, *, adopts: bool = False) -> ReplicaState | None:
 
 
 def look(into: Path, *, adopts: bool = False) -> tuple[ReplicaState | None, duckdb.DuckDBPyConnection | None]:
-    """Read what a replica remembers of itself; None if nothing is there, or an empty database.
+    """Read a replica's state; None if the file does not exist, or is an empty database.
 
-    Whoever opens the file reads the state again: the file may have changed since.
+    Opening the file later reads the state again: the file may have changed since.
 
     Args:
         into: The file.
-        adopts: A database of somebody else's counts as empty, unless it is a master.
+        adopts: An owner's database counts as empty, unless it is a master.
 
     Returns:
-        The state, and a connection to open the file with, if one was made; it does not keep the file open.
+        The state, and a connection for opening the file, if one was made; it does not keep the file open.
 
     Raises:
-        InvalidError: Something else is there.
+        InvalidError: The file is something else.
         UnavailableError: It is in use.
     """
     if not into.parent.is_dir():
@@ -114,7 +114,7 @@ def look(into: Path, *, adopts: bool = False) -> tuple[ReplicaState | None, duck
     closed = _closed.get(into)
     if closed and closed[0] == _signature(into):
         return closed[1], None
-    # Whoever opens the file for writing meanwhile waits for this look, and does not fail because of it.
+    # A process that opens the file for writing waits for this read, and does not fail because of it.
     with alone(into):
         connection = attach(into, _PROBE, read_only=True)
         try:
@@ -128,7 +128,7 @@ def look(into: Path, *, adopts: bool = False) -> tuple[ReplicaState | None, duck
 
 
 def _read_or_refuse(connection: duckdb.DuckDBPyConnection, into: Path, *, adopts: bool) -> ReplicaState | None:
-    # To ask first whether the table is there takes as long as to open the file.
+    # Checking first whether the table exists takes as long as opening the file.
     try:
         return read(connection, _PROBE, str(into))
     except duckdb.CatalogException:

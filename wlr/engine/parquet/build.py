@@ -40,7 +40,7 @@ def build(folder: LakeFolder, new: NewReplica) -> None:
         except TakenOverError:
             _remove(folder, made)
             raise
-        # Not before now: a run that had only been slow might have pointed to what would be missing then.
+        # Not earlier: a slow run might have committed a pointer to these files.
         with suppress(FarmError):
             folder.sweep(-1, pointed, made)
     finally:
@@ -48,20 +48,20 @@ def build(folder: LakeFolder, new: NewReplica) -> None:
 
 
 def rebuild(folder: LakeFolder, new: NewReplica) -> None:
-    """Make a replica anew in its place; see `wlr.engine.contract.Rebuildable`. Its old ticks are gone."""
+    """Rebuild a replica in its place; see `wlr.engine.contract.Rebuildable`. Its old ticks are gone."""
     lease = Lease(folder.store, LEASE)
     try:
         pointer, version = folder.require()
         version = folder.replace_pointer(replace(pointer, run=lease.run), version)
         before = [*folder.all_manifests(), *(path for _, path, _ in folder.data_files())]
-        # Ticks of another past are other transactions: an old manifest must never be found by them.
+        # In another history, the same ticks are other transactions: they must never find an old manifest.
         folder.remove([path for path in folder.all_manifests() if path != pointer.manifest], version)
         path, sha256, _ = _written(folder, new, lease)
         pointed = folder.commit_pointer(pointer := Pointer(path, sha256, lease.run, new.state))
         if new.state.open_tables:
-            # Before the files go that the logs name.
+            # Before removing the files that the logs name.
             OpenTables(folder, lease.run).level(folder.read_current(pointer), path)
-        # What is left if this fails is removed by `wlr lake prune` once the replica has come so far.
+        # If this fails, `wlr lake prune` removes the rest once the replica has reached that tick.
         with suppress(FarmError):
             folder.remove(before, pointed)
     finally:
@@ -70,11 +70,11 @@ def rebuild(folder: LakeFolder, new: NewReplica) -> None:
 
 def _refuse_made(folder: LakeFolder) -> None:
     if folder.find() is not None:
-        raise UnavailableError(f"another process made {folder.url} meanwhile", path=folder.url)
+        raise UnavailableError(f"another process made {folder.url}", path=folder.url)
 
 
 def _remove(folder: LakeFolder, paths: list[str]) -> None:
-    """Remove what this run has written in vain, as far as that can be done now."""
+    """Remove the files of this failed run, as far as possible."""
     with suppress(FarmError):
         for path in paths:
             folder.store.delete(path)

@@ -1,7 +1,7 @@
 """The schema of a Parquet replica as a DuckDB catalog in memory, with empty tables: DDL from the log runs there.
 
-What DDL means for the rows is found by comparing the catalog before and after: a table that is new has none, one that
-is gone has lost them, and one whose stored columns changed needs its files rewritten, see `alter`.
+Comparing the catalog before and after DDL shows its effect on rows: a new table has none, a dropped table has lost
+them, and a table with other stored columns needs its files rewritten, see `alter`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HINT = "It was written by another version, or does not fit --tables."
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table of the catalog: `id` stays the same however it is altered or renamed."""
+    """A table of the catalog: `id` survives alterations and renames."""
 
     id: int
     name: Name
@@ -39,13 +39,13 @@ class CatalogTable:
 
 
 class LakeCatalog:
-    """The schema at one moment. Changes cannot be undone: after a failure it is loaded anew.
+    """The schema at one moment. Changes cannot be undone: after a failure, it is loaded again.
 
-    They are not made in a transaction, because other cursors have to see them for the schema to be read completely.
+    There is no transaction, because other cursors must see the changes to read the whole schema.
 
     Args:
         name: Name that DDL text gives the database.
-        patterns: Which tables are replicated; empty for all.
+        patterns: Patterns of the replicated tables; empty for all.
         url: The replica, for messages.
         is_whole: No transaction was skipped.
     """
@@ -59,7 +59,7 @@ class LakeCatalog:
         self._connection.execute("SET enable_external_access = false")
         self._shown: ShownCatalog | None = None
         self._tables: dict[Name, CatalogTable] | None = None
-        # Ids of tables that were made anew, with those that they had first.
+        # Ids of rebuilt tables, with their first ids.
         self._first_ids: dict[int, int] = {}
 
     def load(self, statements: Iterable[Ddl], sequences: Iterable[SequencePosition] = ()) -> None:
@@ -67,7 +67,7 @@ class LakeCatalog:
 
         Raises:
             UnsupportedError: A statement cannot be run.
-            CorruptError: The statements did something else than they say.
+            CorruptError: The statements' effects differ from the recorded ones.
         """
         ran = []
         for statement in statements:
@@ -111,7 +111,7 @@ class LakeCatalog:
         """
         if not left_out.is_run(statement, self._patterns):
             return False
-        # A snapshot's statements alter no table, and are compared together.
+        # The statements of a snapshot alter no table, and are compared together.
         before = NOTHING if is_snapshot else self._show()
         self._shown = self._tables = None
         try:
@@ -120,16 +120,16 @@ class LakeCatalog:
                     statement = running.without_outside(self._connection, self._name, statement)
                 else:
                     running.check(self._connection, self._name, statement)
-                made_anew = running.run(self._connection, self._name, statement)
+                rebuilt = running.run(self._connection, self._name, statement)
             if not is_snapshot:
                 claims = Claims(before, self._patterns, is_whole=self._is_whole)
-                claims.refuse_contradiction([statement], self._show(), [made_anew] if made_anew else ())
+                claims.refuse_contradiction([statement], self._show(), [rebuilt] if rebuilt else ())
         except StepError as error:
             error.table = str(statement.object)
             raise
-        if made_anew:
-            first = before.ids[made_anew]
-            self._first_ids[self._show().ids[made_anew]] = self._first_ids.get(first, first)
+        if rebuilt:
+            first = before.ids[rebuilt]
+            self._first_ids[self._show().ids[rebuilt]] = self._first_ids.get(first, first)
         return True
 
     def set_sequence(self, sequence: SequencePosition) -> None:
@@ -137,11 +137,11 @@ class LakeCatalog:
         running.set_sequence(self._connection, self._name, sequence)
 
     def statements(self) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]]:
-        """Return the statements that build the schema again: before rows are loaded, and after."""
+        """Return the statements that rebuild the schema: before and after the loading of rows."""
         return schema_statements(self._connection, self._name)
 
     def sequences(self) -> tuple[SequencePosition, ...]:
-        """Return where sequences stand."""
+        """Return the positions of sequences."""
         return tuple(
             SequencePosition(name, value) for name, value in catalogs.sequences(self._connection, self._name).items()
         )

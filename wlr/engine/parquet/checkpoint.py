@@ -1,4 +1,4 @@
-"""Checkpoints of Delta logs: Parquet files that spare readers all entries before them."""
+"""Checkpoints of Delta logs: Parquet files that replace all entries before them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_checkpoint(store: Store, path: str, content: bytes) -> None:
 
 
 def read_checkpoint(store: Store, path: str, log: DeltaLog, version: int) -> DeltaLog:
-    """Return what a checkpoint adds up to, whoever wrote it.
+    """Return the sum of a checkpoint's actions, by any writer.
 
     Raises:
         CorruptError: It is damaged.

@@ -1,4 +1,4 @@
-"""The log of a Delta table over the files of a table: its schema, its entries, and what they add up to.
+"""The log of a Delta table over the files of a table: its schema, its entries, and their sum.
 
 Pure functions of values; `open_tables` reads and writes. The protocol is delta-io/delta's PROTOCOL.md.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from wlr.engine.parquet.folder import LakeTable
 
 LOG = "_delta_log/"
-ANEW = "Delete wlr.open and all folders called _delta_log: the next run writes them anew."
+REBUILD = "Delete wlr.open and all folders called _delta_log: the next run rebuilds them."
 _NTZ = "timestampNtz"
-# Spark refuses these in names of columns unless the table maps them.
+# Characters that Spark refuses in names of columns unless the table maps names.
 _UNFIT = re.compile(r"[ ,;{}()\n\t=]")
 
 
@@ -45,7 +45,7 @@ class DeltaFile:
 
 @dataclass(frozen=True, slots=True)
 class DeltaContent:
-    """What a Delta table is to hold.
+    """The wanted content of a Delta table.
 
     Attributes:
         schema: JSON text of its schema; None to leave it as it is.
@@ -61,13 +61,13 @@ NOTHING = DeltaContent(None, {})
 
 @dataclass(frozen=True, slots=True)
 class DeltaLog:
-    """What the entries of a log add up to.
+    """The sum of a log's entries.
 
     Attributes:
         version: Number of the last entry; -1 if there is none.
         id: Id of the table.
         schema_sum: Checksum of the JSON text of the schema.
-        has_ntz: Readers have been told that a column may be a timestamp without time zone.
+        has_ntz: The log declares that a column may be a timestamp without time zone.
         files: Names of the files.
     """
 
@@ -78,13 +78,13 @@ class DeltaLog:
     files: frozenset[str] = field(default_factory=frozenset)
 
     def has_schema_of(self, content: DeltaContent) -> bool:
-        """Say whether a content needs no other schema."""
+        """Return whether a content has the same schema."""
         return content.schema is None or _sum(content.schema) == self.schema_sum
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaMoment:
-    """Which state of the replica an entry stands for."""
+    """The state of the replica that an entry describes."""
 
     made: datetime
     tick: int
@@ -93,27 +93,27 @@ class DeltaMoment:
 
     @property
     def made_ms(self) -> int:
-        """When that was, in milliseconds since 1970."""
+        """Its time, in milliseconds since 1970."""
         return round(self.made.timestamp() * 1000)
 
 
 def folder_of(table: Name) -> str:
-    """Folder of a table's Delta table: that of its files, with a slash at its end."""
+    """Folder of a table's Delta table: the folder of its files, with a slash at its end."""
     return table_prefix(table, 0).rpartition("/")[0] + "/"
 
 
 def content_of(table: LakeTable) -> DeltaContent:
-    """Return what the Delta table of a table holds.
+    """Return the content of a table's Delta table.
 
     Raises:
-        UnsupportedError: It cannot be a Delta table; the message is the cause.
+        UnsupportedError: The table cannot be a Delta table; the message is the cause.
     """
     schema, folder = schema_of(table.layout), folder_of(table.table)
     if "%" in folder:
         raise UnsupportedError(f"delta-rs opens no folder with a percent sign, such as {folder}")
     listed = [DeltaFile(part.file.path.removeprefix(folder), part.file.bytes, part.file.rows) for part in table.parts]
     if any("/" in file.name for file in listed):
-        raise UnsupportedError("files from before it was renamed are in another folder; they move with the next step")
+        raise UnsupportedError("files from before its rename are in another folder; they move with the next step")
     return DeltaContent(schema, {file.name: file for file in listed})
 
 
@@ -123,10 +123,10 @@ def content_of(table: LakeTable) -> DeltaContent:
 def schema_of(layout: Layout) -> str:
     """Return the JSON text of a Delta schema for files of a layout.
 
-    Every column may be NULL: whether the master refuses NULL is no matter of readers, and can change without new files.
+    Every column may be NULL: NOT NULL of the master does not concern readers, and can change without new files.
 
     Raises:
-        UnsupportedError: A column has a name or a type that Delta has not.
+        UnsupportedError: A column has a name or a type that Delta does not have.
     """
     columns = []
     for column in layout.stored:
@@ -165,7 +165,7 @@ def _delta_type(stored: ColumnType) -> Any:
 
 
 def _looks_like_variant(members: list[tuple[str, Any]]) -> bool:
-    """Say whether DuckDB 1.5 reads a group of a Delta table as a VARIANT, whatever the schema calls it, and fails."""
+    """Return whether DuckDB 1.5 reads a group of a Delta table as a VARIANT, despite the schema, and fails."""
     types = dict(members)
     has_names = types.keys() - {"typed_value"} == {"metadata", "value"}
     return has_names and all(types[name] in ("string", "binary") for name in ("metadata", "value"))
@@ -175,10 +175,10 @@ def _looks_like_variant(members: list[tuple[str, Any]]) -> bool:
 
 
 def entry(log: DeltaLog, content: DeltaContent, moment: DeltaMoment) -> tuple[DeltaLog, bytes] | None:
-    """Return the log after the entry that brings it level with a content, and the bytes of that entry.
+    """Return the log after the entry that makes it equal to a content, and the bytes of that entry.
 
     Returns:
-        None if the log is level already, or is not needed.
+        None if the log is equal already, or is not needed.
     """
     added = sorted(content.files.keys() - log.files)
     removed = sorted(log.files - content.files.keys())
@@ -207,14 +207,14 @@ def _lines(actions: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def whole(log: DeltaLog, content: DeltaContent, moment: DeltaMoment) -> bytes:
-    """Return the content of a checkpoint, as lines: what readers need instead of all entries so far."""
+    """Return the lines of a checkpoint, which replaces all entries so far for readers."""
     assert content.schema is not None
     added = (_add(content.files[name], moment) for name in sorted(content.files))
     return _lines([_protocol(has_ntz=log.has_ntz), _metadata(log.id, content.schema, moment), *added])
 
 
 def replayed(log: DeltaLog, version: int, data: bytes, where: str) -> DeltaLog:
-    """Return a log after one more of its entries, whoever wrote it.
+    """Return a log after one more entry, by any writer.
 
     Raises:
         CorruptError: The entry is damaged.
@@ -232,7 +232,7 @@ def replayed(log: DeltaLog, version: int, data: bytes, where: str) -> DeltaLog:
             elif protocol := action.get("protocol"):
                 log = replace(log, has_ntz=_NTZ in (protocol.get("readerFeatures") or ()))
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptError(f"{where} is damaged: {error}", hint=ANEW, path=where) from error
+        raise CorruptError(f"{where} is damaged: {error}", hint=REBUILD, path=where) from error
     return replace(log, version=version, files=frozenset(files))
 
 

@@ -1,4 +1,4 @@
-"""The executor that does all work on files in this process."""
+"""The executor that runs all work on files in this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wlr.replay.fold.file_rewrite import Merged, Piece
 
 
-# Files that are merged at the same time: one alone leaves cores idle while it begins and ends.
+# Number of concurrent merges: a single merge leaves cores idle at its start and end.
 _AT_ONCE = 2
 
 
@@ -37,8 +37,8 @@ class LocalExecutor(Executor):
     """Works in this process.
 
     Args:
-        store: Where the replica is.
-        work: Folder for what is under way, on the same disk if the replica is on one.
+        store: The replica's store.
+        work: Folder for unfinished files, on the replica's disk if it has one.
 
     Attributes:
         published: Paths of all files that it has written.
@@ -53,7 +53,7 @@ class LocalExecutor(Executor):
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        # Opening takes a tenth of a run that finds nothing to do.
+        # Opening takes a tenth of a run without new batches.
         if self._opened is None:
             self._opened = connect(self._work)
         return self._opened
@@ -149,6 +149,6 @@ class LocalExecutor(Executor):
 
 
 def place_of_added(parts: Sequence[FilePart]) -> int:
-    """Say which file of a bag gets added rows: the last one while it is small, else a new one."""
+    """Choose the file of a bag that gets added rows: the last one while it is small, else a new one."""
     has_room = bool(parts) and parts[-1].file.rows < file_rewrite.ROWS_PER_FILE // 2
     return len(parts) - 1 if has_room else len(parts)

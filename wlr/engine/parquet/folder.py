@@ -1,13 +1,13 @@
-"""The folder or bucket of a Parquet replica: data files and manifests that never change, and a pointer that does.
+"""The folder or bucket of a Parquet replica: immutable data files and manifests, and a mutable pointer.
 
-    wlr.pointer                                     the current manifest and what the replica remembers of itself
-    wlr.lease                                       who writes at the moment
-    manifests/000000000042-4f1c.json                what the replica is at tick 42
-    data/main.orders/000000000042-4f1c-0.parquet    rows as of tick 42 and later, until another file takes its place
+    wlr.pointer                                     the current manifest and the replica's state
+    wlr.lease                                       the run that writes now
+    manifests/000000000042-4f1c.json                the replica at tick 42
+    data/main.orders/000000000042-4f1c-0.parquet    rows as of tick 42 and later, until another file replaces it
 
-A step writes data files, then a manifest, then replaces the pointer by compare-and-swap: that is its commit point.
-Files of a later tick than the pointer's are what a run that died has left. Readers of an older manifest find all of its
-files until `prune` removes them.
+A step writes data files, then a manifest, then replaces the pointer by compare-and-swap, which commits it. Files of a
+later tick than the pointer's are left over from a run that died. Readers of an older manifest find all of its files
+until `prune` removes them.
 
 The content of a Parquet replica at one tick, and the manifest that describes it.
 """
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from wlc.farm.store import Store
 
 
-ANEW = "Make the replica anew."
+REBUILD = "Rebuild the replica."
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table and its files, which do not overlap and come in key order where there is a key."""
+    """A table and its files, which do not overlap; with a key, they are in key order."""
 
     table: TableName
     layout: Layout
@@ -73,10 +73,10 @@ class Version:
     """The replica at one tick.
 
     Attributes:
-        made: When it became the current one.
-        schema: Statements that build the schema on an empty database; `schema_after`: those to run once rows are there.
-        digests: What the tables hold; see `wlr.replay.fold.tally`.
-        contained: What it contains of other sites, too; see `ReplicaState`.
+        made: When it became current.
+        schema: Statements that build the schema on an empty database; `schema_after`: those to run after loading rows.
+        digests: Digests of the tables; see `wlr.replay.fold.tally`.
+        contained: Its contents, including other sites; see `ReplicaState`.
     """
 
     position: StartOrPosition
@@ -98,7 +98,7 @@ class Version:
         return {part.file.path for table in self.tables for part in table.parts}
 
 
-_VERSION = Document("manifest", Version, hint=ANEW)
+_VERSION = Document("manifest", Version, hint=REBUILD)
 encode_version, decode_version = _VERSION.encode, _VERSION.decode
 
 
@@ -109,17 +109,17 @@ _FILE = re.compile(r"(?:data/[^/]+/(\d{12,})-[0-9a-f-]+\.parquet|manifests/(\d{1
 
 
 class TakenOverError(UnavailableError):
-    """Another run writes to the replica now; this one has committed nothing more."""
+    """Another run writes to the replica now; this run has committed nothing since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where the current manifest is, and what the replica remembers besides it.
+    """The path of the current manifest, and the rest of the replica's state.
 
     Attributes:
         manifest: Path of the current manifest; `sha256` of its bytes.
-        run: The run that wrote the pointer last; another one must not write any more.
-        state: Position, clock and last tick of its batch are those of the manifest.
+        run: The run that wrote the pointer last; other runs must not write any more.
+        state: The state; position, clock and last tick of its batch are those of the manifest.
     """
 
     manifest: RelativePath
@@ -128,7 +128,7 @@ class Pointer:
     state: Annotated[ReplicaState, Presence.INLINE, JsonForm(as_settings, settings_json, settings_keys())]
 
 
-_POINTER = Document("pointer", Pointer, format=None, hint=ANEW)
+_POINTER = Document("pointer", Pointer, format=None, hint=REBUILD)
 encode_pointer, decode_pointer = _POINTER.encode, _POINTER.decode
 
 
@@ -155,7 +155,7 @@ class LakeFolder:
         """Return the pointer and its version, None if there is no replica.
 
         Raises:
-            InvalidError: Something else is there.
+            InvalidError: The place holds something else.
             CorruptError: The pointer is damaged.
         """
         found = self._pointer.load()
@@ -183,11 +183,11 @@ class LakeFolder:
         return found
 
     def _refuse_others(self) -> None:
-        # Files that a run left which died while it made a replica are ignored.
+        # Ignore files of a run that died while it made a replica.
         own = {folder.rstrip("/") for folder in (DATA, _MANIFESTS)}
         top = [*self.store.folders(), *(entry.path for entry in self.store.list(recursive=False))]
         found = [name for name in top if name not in own and name != LEASE and not name.startswith(".")]
-        # Only folders with the names of ours are looked into: the place may be the root of a disk.
+        # Look only into folders with our names: the place may be the root of a disk.
         inner = (entry.path for folder in (DATA, _MANIFESTS) for entry in self.store.list(folder))
         found = found or [path for path in inner if tick_of(path) is None]
         if paths.CONFIG in found:
@@ -202,27 +202,27 @@ class LakeFolder:
         """Read the manifest that a pointer names.
 
         Raises:
-            CorruptError: It is missing, damaged, or another one.
+            CorruptError: It is missing, damaged, or changed.
         """
         where = f"{self.url}/{pointer.manifest}"
         try:
             data = self.store.read(pointer.manifest)
         except MissingError as error:
-            raise CorruptError(f"{where} is missing", hint=ANEW, path=where) from error
+            raise CorruptError(f"{where} is missing", hint=REBUILD, path=where) from error
         if checksum(data) != pointer.sha256:
-            raise CorruptError(f"{where} is not the one that was written", hint=ANEW, path=where)
+            raise CorruptError(f"{where} was changed after it was written", hint=REBUILD, path=where)
         return decode_version(data, where)
 
     def read_version(self, path: str) -> Version:
         """Read a manifest by its path.
 
         Raises:
-            CorruptError: It is damaged, or that of another tick.
+            CorruptError: It is damaged, or of another tick.
         """
         where = f"{self.url}/{path}"
         version = decode_version(self.store.read(path), where)
         if version.position.tick != tick_of(path):
-            raise CorruptError(f"{where} is that of tick {version.position.tick}", path=where)
+            raise CorruptError(f"{where} belongs to tick {version.position.tick}", path=where)
         return version
 
     def manifests(self, last: int) -> list[tuple[int, str]]:
@@ -242,7 +242,7 @@ class LakeFolder:
     # Writing
 
     def write_version(self, version: Version, run: str) -> tuple[str, str]:
-        """Write a manifest that nothing points to yet, and return its path and SHA-256."""
+        """Write a manifest that the pointer does not name yet, and return its path and SHA-256."""
         data = encode_version(version)
         path = f"{_MANIFESTS}{version.position.tick:012d}-{run}.json"
         self.store.create(path, data)
@@ -252,7 +252,7 @@ class LakeFolder:
         """Replace the pointer unless another run did, and return its new version.
 
         Raises:
-            TakenOverError: Another run took the replica over; the pointer is what that one made of it.
+            TakenOverError: Another run took the replica over and wrote the pointer.
         """
         try:
             return self._pointer.replace(pointer, version)
@@ -263,7 +263,7 @@ class LakeFolder:
         """Replace the pointer as the run that wrote it last, and return its new version.
 
         Raises:
-            TakenOverError: Another run took the replica over; the pointer is what that one made of it.
+            TakenOverError: Another run took the replica over and wrote the pointer.
         """
 
         def committed(present: Pointer | None) -> Pointer:
@@ -291,15 +291,15 @@ class LakeFolder:
         )
 
     def sweep(self, last: int, version: str, kept: Collection[str] = ()) -> None:
-        """Remove what runs that died have left, and what a replica that went back has left behind.
+        """Remove files of dead runs, and files that a replica left when it went back.
 
-        That is everything of a later tick than the last one committed. Where the replica went back, old ticks can share
-        files that were written for a later one.
+        These are all files of a later tick than the last committed one. After going back, old ticks can share files
+        that were written for a later tick.
 
         Args:
-            last: That tick.
-            version: Of the pointer, as for `remove`.
-            kept: Paths of files that stay all the same.
+            last: The last committed tick.
+            version: Version of the pointer, as for `remove`.
+            kept: Paths of files to keep.
         """
         found = [entry.path for prefix in (DATA, _MANIFESTS) for entry in self.store.list(prefix)]
         later = [path for path in found if (tick := tick_of(path)) is not None and tick > last]
@@ -308,7 +308,7 @@ class LakeFolder:
             try:
                 named = {path for _, manifest in self.manifests(last) for path in self.read_version(manifest).paths}
             except CorruptError:
-                # Whoever reads that tick reports it; until then, nobody knows which files it names.
+                # A reader of that tick reports it; until then, the names of its files are unknown.
                 named = {path for path in later if path.startswith(DATA)}
             later = [path for path in later if path not in named]
         self.remove(later, version)
@@ -316,12 +316,12 @@ class LakeFolder:
     def remove(self, listed: Collection[str], version: str) -> None:
         """Remove files that were listed before, unless another run has taken the replica over.
 
-        Who takes it over changes the pointer before writing anything: what was there while the pointer was as we left
-        it is not theirs.
+        A run that takes over changes the pointer before it writes anything: files that existed under our version of
+        the pointer are not its files.
 
         Args:
             listed: Their paths.
-            version: Of the pointer as we left it.
+            version: Our version of the pointer.
 
         Raises:
             TakenOverError: Another run has taken over; nothing was removed.
@@ -334,10 +334,10 @@ class LakeFolder:
 
 
 def work_folder(folder: LakeFolder, held: Lease) -> Path:
-    """Make a folder for temporary files: on a local disk inside the replica, so that files need not be copied.
+    """Make a folder for temporary files: on a local disk inside the replica, which saves copying.
 
-    Temporary files of runs that died are removed first. The caller holds the lease, so no other run may write; a file
-    that was changed after the lease was taken belongs to a run that has not noticed yet, and stays.
+    Temporary files of dead runs are removed first. The caller holds the lease, so no other run may write; a file that
+    was changed after the lease was taken belongs to a run that has not noticed the loss yet, and stays.
     """
     if "://" in folder.url:
         return Path(tempfile.mkdtemp(prefix="wlr-"))

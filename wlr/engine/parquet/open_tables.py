@@ -1,15 +1,14 @@
-"""Open tables: a Delta log over the files of each table, level with the pointer after every step.
+"""Open tables: a Delta log over the files of each table, equal to the pointer's manifest after every step.
 
-    data/main.orders/_delta_log/00000000000000000007.json    which files version 7 of the Delta table adds and removes
-    wlr.open                                                 the manifest that all logs are level with
+    data/main.orders/_delta_log/00000000000000000007.json    files that version 7 of the Delta table adds and removes
+    wlr.open                                                 the manifest that all logs are equal to
 
-An entry is created exclusively under the number behind the last one that was read. So an entry exists once and follows
-from the one before, whoever else writes. A run reads a log before it checks that the pointer is still its own: a run
-that was halted cannot bring a log back to an older state, because whoever took over has written the next entry, or
-would write the same.
+A run creates an entry exclusively under the number after the last one that it read. So an entry exists once and follows
+from the one before, with any number of writers. A run reads a log before it checks that the pointer is still its own: a
+halted run cannot set a log back, because the run that took over has written the next entry, or would write the same.
 
-`wlr.open` only spares reading the logs. A run that finds another manifest there, because one died between the pointer
-and the logs, reads them all.
+`wlr.open` only saves reading the logs. If it names another manifest, because a run died between the pointer and the
+logs, the next run reads all logs.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.store import AlreadyExistsError
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.parquet.delta import (
-    ANEW,
     LOG,
     NOTHING,
+    REBUILD,
     DeltaContent,
     DeltaLog,
     DeltaMoment,
@@ -55,7 +54,7 @@ _ENTRY = re.compile(r"(.+/)_delta_log/(\d{20})(\.checkpoint\.parquet|\.json)")
 
 @dataclass(frozen=True, slots=True)
 class LevelLog:
-    """A log without its files, which are those of a manifest; `files` says how many."""
+    """A log without its files, which are those of a manifest; `files` is their number."""
 
     folder: str
     version: int
@@ -67,13 +66,13 @@ class LevelLog:
 
 @dataclass(frozen=True, slots=True)
 class LevelLogs:
-    """The logs, by folder, when they were level with a manifest."""
+    """The logs, by folder, as of a manifest."""
 
     manifest: str
     logs: tuple[LevelLog, ...]
 
     def logs_of(self, contents: Mapping[str, DeltaContent]) -> dict[str, DeltaLog] | None:
-        """Return the logs with the files of that manifest; None if another version put them there by other rules."""
+        """Return the logs with the files of that manifest; None if another version wrote them by other rules."""
         logs = {}
         for each in self.logs:
             content = contents.get(each.folder, NOTHING)
@@ -84,11 +83,11 @@ class LevelLogs:
         return logs if contents.keys() <= logs.keys() else None
 
 
-_DOCUMENT = Document("open", LevelLogs, format=None, hint=ANEW)
+_DOCUMENT = Document("open", LevelLogs, format=None, hint=REBUILD)
 
 
 def is_of_open_table(what: str) -> bool:
-    """Say whether an entry of what is left out is about a table that cannot be open."""
+    """Return whether an entry of `left_out` is about a table that cannot be open."""
     return what.startswith(_DELTA_TABLE)
 
 
@@ -113,16 +112,16 @@ class OpenTables:
         self._level = ""
 
     def level(self, version: Version, manifest: str) -> None:
-        """Bring all logs level with the current version; nothing is written where they are.
+        """Make all logs equal to the current version; write nothing to equal ones.
 
         Args:
-            version: The current one.
+            version: The current version.
             manifest: Path of its manifest, which the pointer names.
 
         Raises:
             TakenOverError: Another run took the replica over.
             CorruptError: A log is damaged.
-            UnavailableError: Others keep writing to a log, or the store is out of reach. The next run goes on.
+            UnavailableError: Other programs keep writing to a log, or the store is unreachable. The next run retries.
         """
         if manifest == self._level:
             return
@@ -143,7 +142,7 @@ class OpenTables:
         self._level = manifest
 
     def _known(self, contents: Mapping[str, DeltaContent], manifest: str) -> dict[str, DeltaLog]:
-        """Return the logs as they are; all of them are read if the marker does not know them."""
+        """Return the current logs; read all of them if the marker is for another manifest."""
         marked = self._marker.load()
         if marked and marked[0].manifest == manifest and (known := marked[0].logs_of(contents)) is not None:
             self._level = manifest
@@ -168,7 +167,7 @@ class OpenTables:
             try:
                 self._store.create(_path(folder, log.version), data)
             except AlreadyExistsError:
-                # Another program wrote it, or this one, and the answer was lost.
+                # Another program wrote the entry, or this one did and the answer was lost.
                 self._logs[folder] = self._read(folder)
                 self._folder.refuse_other_run(self._run)
                 continue
@@ -176,15 +175,17 @@ class OpenTables:
             self._check_in(folder, log, content, moment)
             return
         where = f"{self._folder.url}/{folder}{LOG}"
-        raise UnavailableError(f"others keep writing to {where}", hint="Only dbfarm may write there.", path=where)
+        raise UnavailableError(
+            f"other programs keep writing to {where}", hint="Only dbfarm may write there.", path=where
+        )
 
     def _check_in(self, folder: str, log: DeltaLog, content: DeltaContent, moment: DeltaMoment) -> None:
-        """Write a checkpoint now and then."""
+        """Write a checkpoint if one is due."""
         # Importing DuckDB takes longer than the rest of this package.
         from wlr.engine.parquet.checkpoint import EVERY, write_checkpoint
 
         if log.version and log.version % EVERY == 0 and content.schema is not None:
-            # Readers need none.
+            # A checkpoint is optional for readers.
             with suppress(FarmError):
                 path = _path(folder, log.version, ".checkpoint.parquet")
                 write_checkpoint(self._store, path, whole(log, content, moment))
@@ -209,13 +210,13 @@ class OpenTables:
             path = _path(folder, version)
             where = f"{self._folder.url}/{path}"
             if version != log.version + 1:
-                raise CorruptError(f"the entry before {where} is missing", hint=ANEW, path=where)
+                raise CorruptError(f"the entry before {where} is missing", hint=REBUILD, path=where)
             log = replayed(log, version, self._store.read(path), where)
         return log
 
 
 def gathered(folder: LakeFolder, table: Name, parts: tuple[FilePart, ...], tick: int) -> tuple[FilePart, ...]:
-    """Return the files of a table, all in its own folder, as readers of Delta tables need them after a rename.
+    """Return the files of a table, all in its own folder, where readers of Delta tables need them after a rename.
 
     On a local disk no byte is copied: the file gets a second name.
     """
@@ -231,7 +232,7 @@ def gathered(folder: LakeFolder, table: Name, parts: tuple[FilePart, ...], tick:
 
 
 def _divided(version: Version) -> tuple[dict[str, DeltaContent], dict[str, str]]:
-    """Return what the Delta tables hold, by folder, and which tables cannot be any, with the causes."""
+    """Return the contents of the Delta tables, by folder, and the tables that cannot be any, with the causes."""
     contents: dict[str, DeltaContent] = {}
     causes: dict[str, str] = {}
     for table in version.tables:

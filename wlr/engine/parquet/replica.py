@@ -1,4 +1,4 @@
-"""A folder or bucket that is a replica: opened, rolled forward step by step, closed."""
+"""A Parquet replica: opened, rolled forward step by step, closed."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
     from wlr.replay.fold.files import MergedFiles
     from wlr.replay.plan.step import Action, Step, TableChange
 
-# A step rewrites every file that it touches, so few large steps cost less; unfinished work is kept on disk.
+# A step rewrites every file that it touches, so few large steps cost less; unfinished work is on disk.
 LIMITS = Limits(rows=500_000_000, transactions=2_000_000, files=4096)
 
 
 def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
-    """Open a replica for writing; nobody else can until it is closed."""
+    """Open a replica for writing; other processes cannot until it is closed."""
     folder.require()
     lease = Lease(folder.store, LEASE)
     try:
         pointer, version = folder.require()
         current = folder.read_current(pointer)
-        # From now on a run that held the lease before us, should it live, cannot commit.
+        # From now on, a run that held the lease before us and still lives cannot commit.
         pointer = replace(pointer, run=lease.run, state=with_left_out(pointer.state, current))
         version = folder.replace_pointer(pointer, version)
         opened = open_tables.OpenTables(folder, lease.run)
         if pointer.state.open_tables:
-            # Before files go that only an entry behind the pointer names: the run before may have died in between.
+            # Update the logs before removing files that only a stale entry names: the last run may have died between.
             opened.level(current, pointer.manifest)
         folder.sweep(current.position.tick, version, current.paths)
         executor: Executor = LocalExecutor(folder.store, work_folder(folder, lease))
@@ -80,12 +80,12 @@ def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
 
 @dataclass(slots=True)
 class _Draft:
-    """The tables as a step that is under way leaves them.
+    """The tables of an unfinished step.
 
     Attributes:
-        tally: What they hold.
-        written: Paths of the files that the step has written; later actions may have put others in their place.
-        is_manifest_written: The pointer may name the manifest from now on, even if no answer said so.
+        tally: Their digests.
+        written: Paths of the files that the step has written; later actions may have replaced them.
+        is_manifest_written: The pointer may name the manifest from now on, even without an answer.
     """
 
     tables: dict[Name, tuple[FilePart, ...]]
@@ -95,19 +95,19 @@ class _Draft:
     is_manifest_written: bool = False
 
     def noted(self, after: tuple[FilePart, ...], before: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
-        """Note which files of a table were written, and return them all."""
+        """Record the written files of a table, and return all of its files."""
         self.written |= {part.file.path for part in after} - {part.file.path for part in before}
         return after
 
     def take(self, job: MergeJob, outcome: MergedFiles) -> None:
-        """Take in what became of a table."""
+        """Record the result of a table."""
         unfit_changes.refuse_other_weight(job.change, outcome.removed, outcome.added)
         self.tally.fold(job.change, lambda: outcome.total)
         self.tables[job.change.table] = self.noted(outcome.parts, job.parts)
 
 
 class OpenLake(OpenReplica):
-    """A lake that this run has the lease of."""
+    """A lake whose lease this run holds."""
 
     limits = LIMITS
 
@@ -141,7 +141,7 @@ class OpenLake(OpenReplica):
 
     @property
     def _catalog(self) -> LakeCatalog:
-        # A run that finds nothing to do needs none.
+        # A run without new batches needs no executor.
         if self._loaded is None:
             catalog = LakeCatalog(
                 self._current.catalog, self.state.tables, self._folder.url, is_whole=not self.state.accepted
@@ -165,7 +165,7 @@ class OpenLake(OpenReplica):
         self._open_tables()
 
     def move(self, state: ReplicaState) -> None:
-        # Ticks of the other log are other numbers: a manifest of the old one must not be found by them.
+        # The other log numbers its ticks differently: they must not find manifests of the old log.
         keep = {self._pointer.manifest}
         self._folder.remove([path for path in self._folder.all_manifests() if path not in keep], self._version)
         known = {name: getattr(state, name) for name in ("position", "batch_last", "clock", "digests", "contained")}
@@ -189,7 +189,7 @@ class OpenLake(OpenReplica):
         self._pointer, self._current, self.state = pointer, current, state
 
     def _open_tables(self) -> None:
-        """Let readers of Delta tables see what the pointer names."""
+        """Update the Delta logs to the pointer's manifest."""
         if self.state.open_tables:
             self._opened.level(self._current, self._pointer.manifest)
 
@@ -198,13 +198,13 @@ class OpenLake(OpenReplica):
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
         left_out.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
-        # The step counts already, whatever happens now; the next run brings the logs level.
+        # The step is committed, even if this fails; the next run updates the logs.
         self._open_tables()
 
     def _try(
         self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
     ) -> int | None:
-        """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
+        """Apply a step; return the number of a failed action that may be left out, None on success."""
         tally = Tally(self._current.digests, names_digests=self.state.names_digests)
         draft = _Draft({table.table: table.parts for table in self._current.tables}, tally)
         number = 0
@@ -215,7 +215,7 @@ class OpenLake(OpenReplica):
             self._commit(draft, step)
         except BaseException as error:
             self._forget_catalog()
-            # Files of the failed step do not count. If they cannot be removed now, the next run removes them.
+            # Files of the failed step are unused. If they cannot be removed now, the next run removes them.
             if not draft.is_manifest_written:
                 with suppress(FarmError):
                     self._folder.sweep(self._current.position.tick, self._version, self._current.paths)
@@ -230,7 +230,7 @@ class OpenLake(OpenReplica):
         return None
 
     def _commit(self, draft: _Draft, step: Step) -> None:
-        """Write the manifest and let the pointer follow: then the step counts."""
+        """Write the manifest, then replace the pointer: this commits the step."""
         schema, schema_after = self._current.schema, self._current.schema_after
         if draft.has_ddl:
             schema, schema_after = self._catalog.statements()
@@ -260,12 +260,12 @@ class OpenLake(OpenReplica):
         try:
             self._point(version, after(self.state, step, version.digests), manifest)
         except TakenOverError:
-            # Files that the manifest names may be gone; it must not become a readable tick later.
+            # Files of the manifest may be gone; it must not become a readable tick later.
             with suppress(FarmError):
                 self._folder.store.delete(manifest[0])
             raise
         if replaced:
-            # A tick that was repaired has one manifest, which readers of old ticks then find.
+            # A repaired tick has one manifest, which readers of old ticks find.
             with suppress(FarmError):
                 self._folder.store.delete(replaced)
 
@@ -338,9 +338,9 @@ class OpenLake(OpenReplica):
                 tables[name] = ()
             elif was.name in draft.tables:
                 parts = draft.tables[was.name]
-                # Where all rows are published again, what was there only counts.
+                # If all rows are published again, only the number of old rows matters.
                 if name not in cleared and parts and was.layout != table.layout:
-                    # The first statement of a step finds the schema of the last one: the catalog need not be read.
+                    # The first statement of a step has the schema of the last step: the catalog need not be read.
                     schema = self._current.schema if is_first else self._catalog.statements()[0]
                     change = Alteration(
                         statement, was.name, was.layout, name, table.layout, schema, self._current.catalog
@@ -352,7 +352,7 @@ class OpenLake(OpenReplica):
     def _converted(
         self, draft: _Draft, step: Step, alteration: Alteration, parts: tuple[FilePart, ...]
     ) -> tuple[FilePart, ...]:
-        """Return the files of a table after a statement may have changed its columns or its key."""
+        """Return the files of a table after a possible change of its columns or its key."""
         if alteration.before.shape != alteration.after.shape:
             with naming(alteration.table):
                 parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
@@ -363,7 +363,7 @@ class OpenLake(OpenReplica):
 
 
 def with_left_out(state: ReplicaState, version: Version) -> ReplicaState:
-    """Return a state that names the tables of a version that cannot be open; warn of those it did not name before."""
+    """Return a state that lists the tables that cannot be open; warn of new ones."""
     causes = open_tables.left_out(version) if state.open_tables else {}
     for what, cause in causes.items():
         if what not in state.left_out:

@@ -1,4 +1,4 @@
-"""The rows of a Parquet replica, whose files hold them as images in storage types."""
+"""The rows of a Parquet replica, as images in storage types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder or bucket of Parquet files as a target, with its old ticks: their files, and how they are pruned."""
+"""A folder or bucket of Parquet files as a target, with the files and the pruning of its old ticks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wlr.engine.place import Place
     from wlr.engine.replica_state import ReplicaState
 
-# A run that was killed may have left half-written files. No file takes longer than this to write.
+# A killed run may have left half-written files. No file takes longer than this to write.
 _HALF_WRITTEN_S = 86_400.0
 
 
@@ -104,16 +104,18 @@ class ParquetTarget(Lake, Rebuildable):
             message = f"{self} is at tick {current.position.tick}, not yet at {tick}"
             raise InvalidError(message, hint=f"wlr replicate --into {self} --tick {tick}", path=str(self))
         listed = self.folder.manifests(tick)
-        # Between two manifests there is no state of the replica to read.
+        # A replica has no readable state between two manifests.
         if not listed or listed[-1][0] != tick:
             ticks = ", ".join(str(known) for known, _ in self.folder.manifests(current.position.tick)[-10:])
             message = f"{self} cannot be read at tick {tick}"
-            raise ExpiredError(message, hint=f"It can at {ticks}; others were pruned or passed over.", path=str(self))
+            raise ExpiredError(
+                message, hint=f"Readable ticks: {ticks}; others were pruned or passed over.", path=str(self)
+            )
         return self.folder.read_version(listed[-1][1])
 
     def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:
         if dry_run:
-            # This writes nothing, not even a lease, so that it works while a run is under way.
+            # This writes nothing, not even a lease, so it works during a run.
             return replace(self._surplus(self.read_state(), keep)[0], is_dry_run=True)
         with self.open() as replica:
             pruned, paths = self._surplus(replica.state, keep)
@@ -122,7 +124,7 @@ class ParquetTarget(Lake, Rebuildable):
         return pruned
 
     def _surplus(self, state: ReplicaState, keep: str | None) -> tuple[PrunedTicks, list[str]]:
-        """Find files that need not stay readable, and their paths in the order in which to remove them."""
+        """Find unneeded files, and their paths in the order of removal."""
         wanted, current = parse_keep(state.keep if keep is None else keep), state.position.tick
         versions = [(tick, path, self.folder.read_version(path)) for tick, path in self.folder.manifests(current)]
         kept = keep_ticks([(tick, version.made) for tick, _, version in versions], wanted, utc_now())
@@ -134,7 +136,7 @@ class ParquetTarget(Lake, Rebuildable):
             for table in version.tables
             for part in table.parts
         }
-        # Files of a later tick belong to a run that is under way.
+        # Files of a later tick belong to an active run.
         files = self.folder.data_files()
         unnamed = [(path, size) for tick, path, size in files if tick <= current and path not in named]
         pruned = PrunedTicks(tuple(tick for tick, _ in gone), len(unnamed), sum(size for _, size in unnamed), min(kept))

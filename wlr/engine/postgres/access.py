@@ -1,7 +1,7 @@
-"""Privileges and row security from a PostgreSQL master, for the roles that the replica's server has.
+"""Privileges and row security from a PostgreSQL master, for the roles of the replica's server.
 
-A text from the farm is taken apart, and what is run is put together from its parts. It concerns replicated tables, and
-what shows nothing but their rows; what belongs to the replica's owner is not the farm's to give away.
+A text from the farm is parsed, and the statement to run is composed of its parts. It may concern replicated tables, and
+views that show only their rows; the farm cannot grant privileges on objects of the replica's owner.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _POLICY = re.compile(
 )
 _DROPPED = re.compile(rf"DROP POLICY IF EXISTS (?P<policy>{_NAME}) ON (?P<table>{_NAME}\.{_NAME})")
 _WITHHELD = "this replica takes none from its farm: give it --access if the farm's writers may decide who reads what"
-# All that a view reads, directly or not; the catalog of the server is shown to everybody as far as they may see it.
+# All tables that a view reads, directly or not, except the server's catalog, which all roles read as far as allowed.
 _READS = """
     WITH RECURSIVE found AS (
         SELECT to_regclass(%s)::oid AS oid
@@ -56,14 +56,14 @@ _READS = """
     SELECT n.nspname, c.relname FROM found JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
 """
-# Who but the owner has privileges on a table or view, or its columns.
+# Roles other than the owner with privileges on a table or view, or its columns.
 _USERS = """
     SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
     FROM pg_class c,
         LATERAL (SELECT c.relacl AS acl UNION ALL SELECT attacl FROM pg_attribute WHERE attrelid = c.oid) l,
         aclexplode(l.acl) a WHERE c.oid = to_regclass(%s) AND a.grantee <> c.relowner ORDER BY 1
 """
-# The tables that a sequence belongs to, or whose defaults it gives.
+# The tables that own a sequence, or use it in defaults.
 _SEQUENCE_OF = """
     SELECT n.nspname, c.relname FROM pg_depend d LEFT JOIN pg_attrdef f ON f.oid = d.objid
     JOIN pg_class c ON c.oid = CASE d.classid WHEN 'pg_attrdef'::regclass THEN f.adrelid ELSE d.refobjid END
@@ -84,7 +84,7 @@ _OWNER = {
     "ROUTINE": "SELECT proowner = current_user::regrole FROM pg_proc WHERE oid = to_regprocedure(%s)",
     "TABLE": "SELECT relowner = current_user::regrole FROM pg_class WHERE oid = to_regclass(%s)",
 }
-# Owner and privileges of an object; for a column of a table its name, too.
+# Owner and privileges of an object, and of columns with their names.
 _HELD = {
     "SCHEMA": "SELECT nspowner AS owner, nspacl AS acl, NULL::name AS name FROM pg_namespace WHERE nspname = %(what)s",
     "ROUTINE": "SELECT proowner AS owner, proacl AS acl, NULL::name AS name FROM pg_proc"
@@ -95,7 +95,7 @@ _HELD = {
         WHERE c.oid = to_regclass(%(what)s) AND attacl IS NOT NULL
     """,
 }
-# To whom the owner gave the option through which, perhaps over others, a role has what somebody else granted to it.
+# Roles that have a grant option from the owner and through which, perhaps over other roles, a role got a privilege.
 _GIVERS = """
     WITH RECURSIVE held AS (
         SELECT o.owner, o.name, a.* FROM ({held}) o, aclexplode(o.acl) a
@@ -112,7 +112,7 @@ _GIVERS = """
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """What a privilege is about: as GRANT writes it, and as messages do."""
+    """The object of a privilege: as GRANT writes it, and as messages do."""
 
     kind: str
     sql: str
@@ -120,7 +120,7 @@ class _Object:
 
     @property
     def looked_up(self) -> tuple[str, str]:
-        """In which catalog the server has it, and what it is asked for there."""
+        """The server's catalog of the object, and the key there."""
         match self.kind:
             case "TABLE" | "SEQUENCE":
                 return "TABLE", self.sql
@@ -131,24 +131,24 @@ class _Object:
 
 
 def unknown_access(table: Name) -> str:
-    """Return how it is listed that the privileges and policies of a table are not known here."""
+    """Return the entry for unknown privileges and policies of a table."""
     return f"privileges and row security of table {table}"
 
 
 def is_access(statement: str) -> bool:
-    """Say whether a statement is about privileges or row security, in the form in which masters record them."""
+    """Return whether a statement is about privileges or row security, in the form that masters record."""
     return any(form.fullmatch(statement) for form in (_GRANTED, _SECURED, _POLICY, _DROPPED))
 
 
 class Access:
-    """Makes such changes in an open transaction.
+    """Changes privileges and row security in an open transaction.
 
     Args:
-        connection: In a transaction as a replica.
-        address: Of the database.
-        replicated: Tables that are replicated.
-        lacking: What the replica does not have, with the cause; it is kept up to date.
-        gives: Roles get the privileges that the farm grants; what the farm revokes they lose in any case.
+        connection: Connection in a transaction with the role of a replica.
+        address: Address of the database.
+        replicated: Replicated tables.
+        lacking: Objects that the replica lacks, with the causes; kept up to date.
+        gives: Whether to grant roles the privileges of the farm; privileges that the farm revokes are always revoked.
     """
 
     def __init__(
@@ -167,10 +167,10 @@ class Access:
         self._gives = gives
 
     def run(self, statement: str) -> None:
-        """Run a statement that `is_access`. What it grants to roles that do not exist is left out.
+        """Run a statement that `is_access`, leaving out grants to roles that do not exist.
 
         Raises:
-            StepError: It is about what is not the farm's, or fails.
+            StepError: It is about an object of the replica's owner, or fails.
         """
         if found := _GRANTED.fullmatch(statement):
             self._grant(found, statement)
@@ -189,7 +189,7 @@ class Access:
         what = self._what(found, statement)
         role = None if found["role"] == "PUBLIC" else _plain(found["role"])
         is_grant, to = found["verb"] == "GRANT", role or "PUBLIC"
-        # What the replica's role owns is its own.
+        # The replica's role owns the object and needs no grant.
         if role is not None and self._is_self(role):
             return
         keys = [
@@ -218,7 +218,7 @@ class Access:
             self._left_out.update(dict.fromkeys(keys, cause))
 
     def _until_there(self, what: _Object, statement: str) -> str:
-        """Return how privileges on an object are listed that is not here, and may be made later; "" if it is not."""
+        """Return the entry for privileges on a missing object that may be created later; "" without one."""
         form = re.compile(rf"(?!.* for ).* {re.escape(str(what.shown))}(?:\(.*\))?", re.DOTALL)
         is_listed = any(left_out.THEN_RUN in self._left_out[known] for known in filter(form.fullmatch, self._left_out))
         return f"{what.shown} is left out{left_out.THEN_RUN}{statement}" if is_listed else ""
@@ -228,11 +228,11 @@ class Access:
         parts = tuple(map(_plain, re.findall(_NAME, written)))
         shown = Name(parts[0], parts[-1])
         if is_own(shown.schema):
-            raise StepError(f"schema {shown.schema} is not the farm's to change: {short(statement)}", table=str(shown))
+            raise StepError(f"the farm must not change schema {shown.schema}: {short(statement)}", table=str(shown))
         return _Object(kind or "SCHEMA", written + (found["arguments"] or ""), shown)
 
     def _change(self, what: _Object, found: re.Match[str], role: str | None, *, is_grant: bool) -> str | None:
-        """Run GRANT or REVOKE; returns why it failed, None if it did not."""
+        """Run GRANT or REVOKE; return the cause of a failure, None on success."""
         made = f"{found['verb']} {found['privileges']} ON {what.kind} {self._resolved(what)}"
         end = f"{'TO' if is_grant else 'FROM'} {found['role']}{found['option'] or ''}"
         cause = self._tried(f"{made} {end}", is_required=not is_grant)
@@ -241,7 +241,7 @@ class Access:
         return cause
 
     def _take_back(self, what: _Object, privileges: str, role: str | None) -> None:
-        """Take from a role what others granted to it here: the owner can do so only by what it gave to these."""
+        """Revoke from a role what other roles granted to it: the owner can only revoke its grants to those roles."""
         kind, asked = what.looked_up
         on = f"ON {what.kind} {self._resolved(what)}"
         for privilege, column in re.findall(rf"([A-Z]+)(?: \(({_NAME})\))?", privileges):
@@ -250,20 +250,20 @@ class Access:
                 run(self._connection, f"REVOKE GRANT OPTION FOR {privilege}{columns} {on} FROM {giver} CASCADE")
                 run(self._connection, f"GRANT {privilege}{columns} {on} TO {giver} WITH GRANT OPTION")
                 message = (
-                    f"{privilege} on {what.kind.lower()} {what.shown} is revoked from all to whom {giver} granted it"
+                    f"{privilege} on {what.kind.lower()} {what.shown} is revoked from roles with a grant by {giver}"
                 )
                 warnings.warn(
                     f"{message}: {role or 'PUBLIC'} has it from there, and lost it in the master", stacklevel=2
                 )
 
     def _withhold(self, keys: Iterable[str], statement: str) -> None:
-        """List privileges that nobody gets from the farm."""
+        """List privileges that this replica does not grant."""
         if not any(cause.startswith(_WITHHELD) for cause in self._left_out.values()):
             warnings.warn(f"privileges are left out: {_WITHHELD}; wlr status lists them", stacklevel=2)
         self._left_out.update(dict.fromkeys(keys, f"{_WITHHELD}, or run {statement}"))
 
     def _cause(self, what: _Object, statement: str, *, is_grant: bool) -> str | None:
-        """Return why privileges on an object are left out: "" if it will not be here either; None if they are not."""
+        """Return why privileges on an object are left out: "" if the object is, too; None if they are granted."""
         match what.kind:
             case "TABLE" if what.shown in self._replicated:
                 # Without its policies, roles would see more than in the master.
@@ -274,7 +274,7 @@ class Access:
                     # A view that could not be made.
                     return self._until_there(what, statement)
                 if what.kind == "TABLE" and shown == {what.shown}:
-                    raise StepError(f"table {what.shown} is not a replicated one: {short(statement)}")
+                    raise StepError(f"table {what.shown} is not replicated: {short(statement)}")
                 is_farms = shown <= set(self._replicated) and (bool(shown) or what.kind == "TABLE")
             case "SCHEMA":
                 tables = fetch(self._connection, _TABLES_IN, [what.shown.schema])
@@ -286,12 +286,12 @@ class Access:
                 is_farms = not routines[0][0]
         owned, asked = what.looked_up
         owner = fetch(self._connection, _OWNER[owned], [asked])
-        # What takes away only needs no more than the replica's role can do.
+        # A pure REVOKE needs no more rights than the replica's role has.
         is_farms = (is_farms or not is_grant) and owner == [(True,)]
-        return None if is_farms else f"it is not the farm's alone; if that is wanted, run {statement}"
+        return None if is_farms else f"it does not belong to the farm alone; if you want it, run {statement}"
 
     def _resolved(self, what: _Object) -> str:
-        """Return the object as the server writes it, where its text can be more than a name."""
+        """Return the object in the server's own spelling, if its text can be more than a name."""
         if what.kind in ("FUNCTION", "PROCEDURE"):
             return str(fetch(self._connection, _ROUTINE, [what.sql])[0][1])
         return what.sql
@@ -305,16 +305,16 @@ class Access:
         return {Name(*row) for row in fetch(self._connection, _READS, [view])}
 
     def refuse_owners(self, view: Name) -> None:
-        """Refuse a view of the farm that reads tables of the replica's owner: who may use it could change later.
+        """Refuse a view of the farm that reads tables of the replica's owner: later grants could expose them.
 
         Raises:
-            StepError: It does.
+            StepError: The view reads such a table.
         """
         if read := sorted(self._read_by(view.sql).difference(self._replicated)):
-            raise StepError(f"table {read[0]}, which it reads, is not a replicated one", table=str(view))
+            raise StepError(f"table {read[0]}, which it reads, is not replicated", table=str(view))
 
     def withdraw(self, view: Name) -> None:
-        """Let nobody but its owner use a view that shows what it does not show in the master, or a view over it."""
+        """Restrict a view that differs from the master's, and views over it, to the owner."""
         if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [view.sql])[0][0]:
             return
         for one in (view, *(over for over, _, _ in views_over(self._connection, view))):
@@ -345,8 +345,8 @@ class Access:
         missing = [_plain(role) for role in roles if role not in here]
         what = f"policy {policy} on table {table}"
         if missing:
-            told = f"ALTER POLICY {found['policy']} ON {table.sql} TO {found['roles']}" if here else statement
-            cause = f"roles that do not exist here: {', '.join(missing)}; once they do, run {told}"
+            remedy = f"ALTER POLICY {found['policy']} ON {table.sql} TO {found['roles']}" if here else statement
+            cause = f"roles that do not exist here: {', '.join(missing)}; once they do, run {remedy}"
             self._leave_out(f"policy {policy} for {', '.join(missing)} on table {table}", cause)
         if not here:
             return
@@ -361,7 +361,7 @@ class Access:
         if failed is None:
             return
         if found["mode"] == "RESTRICTIVE":
-            # Without it, roles would see more than in the master.
+            # Without a policy, roles would see more than in the master.
             condition = "WITH CHECK" if found["command"] == "INSERT" else "USING"
             run_foreign(self._connection, f"{made} {condition} (false)")
             failed = f"{failed}; no rows are shown instead"
@@ -376,13 +376,13 @@ class Access:
         schema, name = map(_plain, re.findall(_NAME, found["table"]))
         table = Name(schema, name)
         if table not in self._replicated:
-            raise StepError(f"table {table} is not a replicated one: {short(found.group(0))}", table=str(table))
+            raise StepError(f"table {table} is not replicated: {short(found.group(0))}", table=str(table))
         return table
 
     # Both ------------------------------------------------------------------------------------------------------------
 
     def _tried(self, statement: str, *, is_required: bool) -> str | None:
-        """Run a statement; returns why it failed, None if it did not."""
+        """Run a statement; return the cause of a failure, None on success."""
         try:
             with applying(self._address), self._connection.transaction():
                 run_foreign(self._connection, statement)
@@ -400,7 +400,7 @@ class Access:
         return bool(fetch(self._connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", [role]))
 
     def _may_use(self, what: _Object, role: str) -> bool:
-        """Say whether it is a schema that a role may use already, as all may use the schema public."""
+        """Return whether a role may use the schema already, as all roles may use the schema public."""
         if what.kind != "SCHEMA" or not (role == "PUBLIC" or self._exists(role)):
             return False
         query = "SELECT has_schema_privilege(%s::name, %s, 'USAGE')"

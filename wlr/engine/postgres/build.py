@@ -1,4 +1,4 @@
-"""A new replica in a PostgreSQL database: one transaction builds it, so it exists only when it is complete."""
+"""A new replica in a PostgreSQL database, built in one transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wlr.engine.postgres import replica_connection as connections
 from wlr.engine.postgres import wlr_schema as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.access import Access
-from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, refuse_own, refuse_schema, told_apart
+from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, fingerprints, refuse_own, refuse_schema
 from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop
 from wlr.engine.postgres.replica_connection import Address, applying, using
@@ -48,7 +48,7 @@ def build(place: Place, new: NewReplica) -> None:
         connections.take_alone(connection, address)
         with using(address):
             if states.find(connection, address) is not None:
-                message = f"another process made a replica in {address.shown} meanwhile"
+                message = f"another process made a replica in {address.shown}"
                 raise UnavailableError(message, path=address.shown)
             connections.refuse_without_privileges(connection, address)
             if manifest is not None:
@@ -74,7 +74,7 @@ def _refuse_missing_extensions(
     connection: Connection, state: ReplicaState, manifest: Manifest, address: Address
 ) -> None:
     missing = missing_extensions(connection, manifest.schema)
-    # The tables that a replica of some tables has may not need them.
+    # The tables of a partial replica may not need the extensions.
     if missing and not state.tables:
         message = f"{address.shown} lacks extensions of the master: {', '.join(missing)}"
         statements = " ".join(f"{EXTENSION} {quote(name)};" for name in missing)
@@ -106,10 +106,10 @@ class _Builder:
         )
 
     def build(self, new: NewReplica) -> None:
-        """Make all of it in one transaction."""
+        """Build the replica in one transaction."""
         with using(self.address), self.connection.transaction():
             connections.as_replica(self.connection)
-            before, own = PostgresCatalog(self.connection).tables, told_apart(self.connection, ())
+            before, own = PostgresCatalog(self.connection).tables, fingerprints(self.connection, ())
             has_generated = self.names.main != MAIN
             shown_before = shown(self.connection, has_generated=has_generated)
             claims = Claims(shown_before, self.state.tables, place=self.names.place)
@@ -120,10 +120,10 @@ class _Builder:
                 made = self._load(new, new.manifest, before)
                 with self._loading("the schema"):
                     after = shown_after(self.connection, shown_before, has_generated=has_generated)
-                    claims.refuse_contradiction(made, after, self.schema.made_anew)
+                    claims.refuse_contradiction(made, after, self.schema.rebuilt)
                     self.schema.try_again()
                     unfit_changes.refuse_change_of_own(
-                        own, told_apart(self.connection, ()), "a statement of the snapshot"
+                        own, fingerprints(self.connection, ()), "a statement of the snapshot"
                     )
             states.write(
                 self.connection, {**encode(replace(self.state, left_out=self.left_out)), states.SCHEMA: self.names.main}
@@ -132,15 +132,15 @@ class _Builder:
         warn_of_missing(self.left_out, {})
 
     def _load(self, new: NewReplica, manifest: Manifest, before: Collection[Name]) -> list[Ddl]:
-        """Load a snapshot, and return its statements that are meant for this replica."""
+        """Load a snapshot, and return its statements that apply to this replica."""
         held_back: list[PostgresStatement] = []
         made = []
-        # Functions come before the tables that they read, for defaults and checks call functions.
+        # Functions come before the tables that they read, because defaults and checks call functions.
         connections.run(self.connection, "SET LOCAL check_function_bodies = off")
         for ddl in manifest.schema:
             with self._loading(str(ddl.object)):
                 if ddl.kind.endswith("VIEW") and text_of(ddl) is not None:
-                    # A table has a column of the type that its rows are.
+                    # A table may have a column of a row type, so its body is checked now.
                     self._note_tables(before)
                 made += [ddl] if self.schema.run(ddl, holds_back=held_back) else []
         connections.run(self.connection, "SET LOCAL check_function_bodies = on")
@@ -165,7 +165,7 @@ class _Builder:
         return made
 
     def _note_tables(self, before: Collection[Name]) -> None:
-        """Let views be judged by the tables that there are now."""
+        """Reload the catalog, so that views see the new tables."""
         made = PostgresCatalog(self.connection).tables.difference(before)
         self.schema.access = Access(self.connection, self.address, made, self.left_out, gives=self.state.access)
 

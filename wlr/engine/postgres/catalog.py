@@ -1,4 +1,4 @@
-"""What a PostgreSQL database contains, as far as schema changes need to know it.
+"""The parts of a PostgreSQL catalog that schema changes need.
 
 The replica's names for objects of the master, and the description of its tables for folding.
 """
@@ -30,8 +30,7 @@ class Names:
     """Maps names of the master to names of the replica.
 
     Attributes:
-        main: Schema that stands for DuckDB's `main`; `main` itself if the master is PostgreSQL. Other schemas keep
-            their names.
+        main: Schema for DuckDB's `main`; `main` itself if the master is PostgreSQL. Other schemas keep their names.
     """
 
     main: str = "public"
@@ -46,17 +45,17 @@ class Names:
 
     def describe(self, name: Name, layout: Layout) -> TargetTable:
         """Describe a table whose rows have a layout."""
-        # Foreign keys are off while a step is applied, so no other table refers to it.
+        # Foreign keys are off during a step, so no other table refers to it.
         return TargetTable(name, self.place(name).sql, layout)
 
 
 def is_own(schema: str) -> bool:
-    """Say whether a schema is dbfarm's or PostgreSQL's."""
+    """Return whether a schema belongs to dbfarm or PostgreSQL."""
     return schema.lower() in _OWN or schema.lower().startswith("pg_")
 
 
 def refuse_own(schema: str, shown: str) -> None:
-    """Refuse to put tables into a schema that is dbfarm's or PostgreSQL's.
+    """Refuse to put tables into a schema of dbfarm or PostgreSQL.
 
     Raises:
         InvalidError: The schema is one of these.
@@ -91,7 +90,7 @@ _UNIQUE = """
     WHERE a.attrelid = c.conrelid AND a.attnum = k.number AND c.contype = 'u' AND c.conrelid = to_regclass(%s)
     GROUP BY c.oid
 """
-_TOLD_APART = f"""
+_FINGERPRINTS = f"""
     SELECT n.nspname, c.relname, c.oid::bigint, c.relowner::bigint, c.relhassubclass, c.relrowsecurity,
         (SELECT array_agg(inhparent::bigint ORDER BY 1) FROM pg_inherits WHERE inhrelid = c.oid),
         (SELECT array_agg(oid::bigint ORDER BY 1) FROM pg_constraint WHERE conrelid = c.oid),
@@ -101,7 +100,7 @@ _TOLD_APART = f"""
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {USER}
 """
-# Views over a table and views over those; a view comes before the views that read it.
+# Views over a table, and views over those views; a view comes before the views that read it.
 _VIEWS_OVER = """
     WITH RECURSIVE over (view, depth) AS (
         SELECT DISTINCT r.ev_class, 1 FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
@@ -118,7 +117,7 @@ _VIEWS_OVER = """
 
 
 class PostgresCatalog:
-    """What the database contains when it is first asked."""
+    """The catalog, read on first use."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -150,14 +149,14 @@ class PostgresCatalog:
         return next((n for n in self.kinds if (n.schema.lower(), n.name.lower()) == wanted), None)
 
     def column(self, table: Name, column: str) -> str:
-        """Return a column of a table as the table writes it."""
+        """Return a column of a table in the table's spelling."""
         listed = self.columns.get(table, [])
         return next((name for name in listed if name.lower() == column.lower()), column)
 
 
-def told_apart(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
-    """Return what tells tables that are not replicated from changed ones: they belong to the owner."""
-    rows = fetch(connection, _TOLD_APART)
+def fingerprints(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
+    """Return fingerprints of the owner's tables, to detect changes."""
+    rows = fetch(connection, _FINGERPRINTS)
     return {Name(*row[:2]): row[2:] for row in rows if Name(*row[:2]) not in replicated}
 
 

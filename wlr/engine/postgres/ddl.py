@@ -1,4 +1,4 @@
-"""Schema changes from the farm, run in PostgreSQL: translated, or in a PostgreSQL master's own words."""
+"""Schema changes from the farm, run in PostgreSQL: translated, or in a PostgreSQL master's own dialect."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 EXTENSION = "CREATE EXTENSION"
 _UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."
 _ITS_VALUES = "only a superuser can create it, from functions in C; its values are text here"
-# What the server says when a statement names something that it does not have, or was left out before; or has words that
-# only later majors know.
+# Errors for a statement that names a missing or left-out object, or uses syntax of later majors.
 _LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey, errors.SyntaxError)
-# The same for what holds no rows.
+# The same for objects without rows.
 _LACKS_WHAT_COMES = (*_LACKS, errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 _IS_THERE = (errors.DuplicateObject, errors.DuplicateTable, errors.DuplicateFunction)
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
@@ -52,23 +51,23 @@ _OWNERS_TYPE = """
     SELECT CASE WHEN typtype = 'b' THEN 'base' WHEN relkind = 'f' THEN 'foreign' END
     FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid WHERE t.oid = to_regtype(%s)
 """
-_HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
+_HINT = "rebuild the replica from a later snapshot, or accept the transaction with wlr accept"
 
 
 def text_of(ddl: Ddl) -> str | None:
-    """Return the statement in PostgreSQL's own words if the master is PostgreSQL; None if it must be translated."""
+    """Return the statement in PostgreSQL's dialect if the master is PostgreSQL; None if it must be translated."""
     return ddl.statement if ddl.original is None and ddl.dialect == "postgres" else ddl.original
 
 
 def missing_extensions(connection: Connection, schema: Iterable[Ddl]) -> list[str]:
-    """Return the extensions that a master's schema needs and a database does not have."""
+    """Return the extensions that a master's schema needs and a database lacks."""
     wanted = [ddl.object.name for ddl in schema if ddl.kind == EXTENSION]
     present = {name for (name,) in fetch(connection, "SELECT extname FROM pg_extension")} if wanted else set()
     return [name for name in wanted if name not in present]
 
 
 def access_of_accepted(step: Step) -> dict[str, str]:
-    """Return the changes of privileges and row security in transactions that were skipped, as they are listed."""
+    """Return the entries of changes of privileges and row security in skipped transactions."""
     found: dict[str, str] = {}
     for transaction in step.transactions if step.skipped else ():
         for record in transaction.records if transaction.tick in step.skipped else ():
@@ -80,7 +79,7 @@ def access_of_accepted(step: Step) -> dict[str, str]:
 
 
 def warn_of_missing(lacking: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Warn of what a replica lacks until something else is there, in other ways than before."""
+    """Warn of new or changed entries of objects that wait for other objects."""
     for what, statement in left_out.to_retry(lacking):
         if before.get(what) != lacking[what] and not is_access(statement):
             warnings.warn(f"{what} is left out: {left_out.without_statement(lacking[what])}", stacklevel=2)
@@ -90,18 +89,18 @@ class SchemaChange:
     """One schema change in an open transaction.
 
     Args:
-        connection: In a transaction as a replica.
-        address: Of the database.
+        connection: Connection in a transaction with the role of a replica.
+        address: Address of the database.
         names: Maps the master's names to the replica's.
         master: Name that statements give the database.
-        patterns: Of the tables that are replicated; empty for all.
-        replicated: Tables that are replicated.
-        left_out: What the replica does not have, with the cause; it is kept up to date.
-        gives: Roles get the privileges that the farm grants.
+        patterns: Patterns of the replicated tables; empty for all.
+        replicated: Replicated tables.
+        left_out: Objects that the replica lacks, with the causes; kept up to date.
+        gives: Whether to grant roles the privileges of the farm.
 
     Attributes:
         access: Makes changes of privileges and row security.
-        made_anew: Tables that were created again.
+        rebuilt: Tables that were created again.
     """
 
     def __init__(
@@ -124,23 +123,23 @@ class SchemaChange:
         self._replicated = replicated
         self._left_out = left_out
         self.access = Access(connection, address, replicated, left_out, gives=gives)
-        self.made_anew: set[Name] = set()
+        self.rebuilt: set[Name] = set()
 
     def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> bool:
-        """Make the change. An object without rows that has no counterpart is left out with a warning.
+        """Make the change. An object without rows and without a counterpart is left out with a warning.
 
         Args:
             ddl: The change.
             is_rewritten: The table was emptied, and all its rows follow.
-            holds_back: Receives the statements that are cheaper after rows are loaded.
+            holds_back: Receives the statements that run faster after rows are loaded.
 
         Returns:
-            Whether it is meant for this replica.
+            Whether the change is for this replica.
 
         Raises:
             StepError: The change cannot be made.
         """
-        # Those that are missing were refused before.
+        # Missing extensions were refused before.
         if not is_wanted(ddl, self._patterns) or ddl.kind == EXTENSION:
             return False
         self._refuse_own(ddl)
@@ -161,7 +160,7 @@ class SchemaChange:
                 elif not text and self._lacks_names(ddl):
                     is_meant = True
                     self._translated(ddl, is_rewritten=False, holds_back=None)
-                # What has the name of something that is left out belongs to the owner.
+                # An existing object with the name of a left-out one belongs to the owner.
                 elif text and not (was_lacking and ddl.kind.startswith("DROP ")):
                     self._in_own_words(text, ddl)
         except StepError as error:
@@ -178,7 +177,7 @@ class SchemaChange:
     def _refuse_own(self, ddl: Ddl) -> None:
         for schema in (ddl.object.schema, *ddl.search_path):
             if is_own(self._names.schema(schema)) and text_of(ddl) != "":
-                message = f"schema {schema} is not the farm's to change: {short(ddl.statement)}"
+                message = f"the farm must not change schema {schema}: {short(ddl.statement)}"
                 raise StepError(message, table=str(ddl.object))
 
     def _search(self, schemas: Sequence[str]) -> None:
@@ -188,19 +187,19 @@ class SchemaChange:
     def _in_own_words(self, text: str, ddl: Ddl) -> None:
         self._left_out.pop(missing_features.redefined(text), None)
         if (from_above := missing_features.inherited(text)) and from_above[1] in self._columns(from_above[0]):
-            # A partition must not even be asked.
+            # A partition must not even be queried.
             return
         cause = permitted_ddl.cause_to_leave_out(self._connection, text, str(ddl.object))
-        # Names in it are qualified, or those of extensions.
+        # Its names are qualified, or belong to extensions.
         run(self._connection, "SET LOCAL search_path = public")
         verb, _, kind = ddl.kind.partition(" ")
         what = left_out.listed_object(ddl)
         if kind == "TYPE" and self._stands_in(text, ddl):
             return
-        # What else it does concerns other tables.
+        # Its other effects concern other tables.
         indexed = ddl.does[0].of if ddl.kind == "CREATE INDEX" and ddl.does else None
         if self._patterns and indexed and not self._is_there(indexed):
-            # It is one of the tables that this replica does not have.
+            # This replica does not have the table.
             return
         view = permitted_ddl.view_of(text)
         if cause:
@@ -212,9 +211,9 @@ class SchemaChange:
         self.execute(made, view=view, is_change=verb not in ("CREATE", "DROP"), is_retried=verb == "CREATE")
 
     def try_again(self) -> None:
-        """Make what was left out because it lacked something that is there now.
+        """Make left-out objects whose missing objects exist now.
 
-        What one statement makes, another one may lack.
+        One statement may create an object that another one needs.
         """
         is_made = True
         while is_made:
@@ -224,7 +223,7 @@ class SchemaChange:
     def _is_made(self, what: str, statement: str) -> bool:
         error = self._try(statement, what)
         if is_access(statement):
-            # It lists itself again.
+            # On failure, it is listed again.
             return what not in self._left_out
         if error and isinstance(error.__cause__, _LACKS_WHAT_COMES):
             return False
@@ -235,9 +234,9 @@ class SchemaChange:
         return error is None
 
     def _lacks_names(self, ddl: Ddl) -> bool:
-        """Say whether a column should have got its name from a table above, which this replica does not have.
+        """Return whether a column should have got its name from a parent table that this replica lacks.
 
-        Else, PostgreSQL has the object of an empty statement already, or does not need it.
+        Otherwise, PostgreSQL already has the object of an empty statement, or does not need it.
         """
         if not self._patterns or ddl.kind != "ALTER TABLE" or ddl.layout is None or ddl.object not in self._replicated:
             return False
@@ -248,9 +247,9 @@ class SchemaChange:
         return {name for (name,) in fetch(self._connection, _COLUMNS, [table.sql])}
 
     def _stands_in(self, text: str, ddl: Ddl) -> bool:
-        """Say whether there is nothing to do for a type: the owner of the replica created it, and keeps it.
+        """Return whether a type needs no statement: the owner of the replica created it, and keeps it.
 
-        That may be a base type, for which a domain is made otherwise, and the type of the rows of a foreign table.
+        This may be a base type, which otherwise becomes a domain, or the row type of a foreign table.
         """
         found = fetch(self._connection, _OWNERS_TYPE, [ddl.object.sql])
         is_domain = ddl.kind == "CREATE TYPE" and text.startswith("CREATE DOMAIN ")
@@ -261,12 +260,12 @@ class SchemaChange:
         return False
 
     def _do_without(self, text: str, ddl: Ddl, error: StepError) -> bool:
-        """Make a change of tables without the parts that need what the server lacks, and say whether that is possible.
+        """Make a change of tables without parts that the server cannot create, and return whether that is possible.
 
         Args:
-            text: The statement, which failed; what is made of it reaches nothing that it did not.
+            text: The failed statement; statements derived from it name no other objects.
             ddl: Its record.
-            error: How it failed.
+            error: Its error.
         """
         own = [effect for effect in ddl.does if ddl.object in (effect.object.name, effect.of)]
         altered = (effect.parents for effect in own if isinstance(effect, AlteredObject))
@@ -292,7 +291,7 @@ class SchemaChange:
     def _refers_to_nothing(
         self, table: Name, own: Collection[DdlEffect], parents: Sequence[Name] | None, error: StepError
     ) -> bool:
-        """Say whether a change failed because it names a second table, which the replica does not have."""
+        """Return whether a change failed because it names a second table that the replica lacks."""
         if not isinstance(error.__cause__, errors.UndefinedTable):
             return False
         made = {effect.object.kind for effect in own if isinstance(effect, CreatedObject)}
@@ -302,7 +301,7 @@ class SchemaChange:
         return (is_above or "CONSTRAINT" in made) and self._is_there(table)
 
     def _inherit(self, table: Name, parents: Collection[Name]) -> bool:
-        """Let a table inherit from those above it now, as the partitioning of one is left out; say whether it can."""
+        """Make a table inherit from its parents, since a parent's partitioning is left out; return whether it can."""
         present = self._kin("inhparent", "inhrelid", table)
         changes = [f"NO INHERIT {parent.sql}" for parent in present if parent not in parents]
         changes += [f"INHERIT {parent.sql}" for parent in parents if parent not in present]
@@ -320,15 +319,15 @@ class SchemaChange:
             or any(self._try(each, str(table)) for each in statements)
         ):
             return False
-        self.made_anew.add(table)
-        self._leave_out(f"partitioning of table {table}", "that of the table above it is left out")
+        self.rebuilt.add(table)
+        self._leave_out(f"partitioning of table {table}", "that of its parent table is left out")
         return True
 
     def _kin(self, wanted: str, known: str, table: Name) -> list[Name]:
         return [Name(*found) for found in fetch(self._connection, _KIN.format(wanted, known), [table.sql])]
 
     def _try(self, statement: str, about: str) -> StepError | None:
-        """Run a statement of the farm, or one that was made of it, and return why it cannot be run."""
+        """Run a statement of the farm, or one derived from it, and return the cause of a failure."""
         try:
             with self._undoing():
                 run(self._connection, "SET LOCAL search_path = public")
@@ -344,7 +343,7 @@ class SchemaChange:
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """Undo a part of a step that fails, also for want of a privilege."""
+        """Roll back a failing part of a step, also after a missing privilege."""
         try:
             with applying(self._address), self._connection.transaction():
                 yield
@@ -357,9 +356,9 @@ class SchemaChange:
             self.access.refuse_owners(view)
 
     def _list(self, what: str, error: StepError, statement: str) -> None:
-        """List what is left out, with the statement that makes it; "" if none does."""
+        """List a left-out object, with the statement that makes it; "" without one."""
         if statement and isinstance(error.__cause__, _LACKS_WHAT_COMES):
-            # It may come in the same step, whose end warns of it.
+            # It may be created in the same step, whose end warns of it.
             self._left_out[what] = f"{error.cause}{left_out.THEN_RUN}{statement}"
         else:
             self._leave_out(what, error.cause, f"{left_out.OR_RUN}{statement}" if statement else "")
@@ -383,14 +382,14 @@ class SchemaChange:
             self._leave_out(what, cause)
         if made.touches is not None and made.touches not in self._replicated and made.touches in catalog.kinds:
             # A table of the same name belongs to the replica's owner.
-            raise StepError(f"table {made.touches} is not a replicated one", table=str(ddl.object))
+            raise StepError(f"table {made.touches} is not replicated", table=str(ddl.object))
         if made.fields_of is not None:
             self._refuse_rows(made.fields_of, ddl)
         self._execute(made, holds_back)
         if self._patterns and self._names.main == MAIN != ddl.object.schema and ddl.kind == "CREATE TABLE":
-            # A PostgreSQL master has its own words for that: the table was restored, with the name that it got.
+            # The statement of a PostgreSQL master does not apply: the table was restored under its new name.
             for what in (unknown_access(ddl.object), f"constraints, defaults and indexes of table {ddl.object}"):
-                self._left_out[what] = "the table came in by a rename; make the replica anew"
+                self._left_out[what] = "a rename moved the table into the replica; rebuild the replica"
 
     def _execute(self, translation: Translation, holds_back: list[PostgresStatement] | None) -> None:
         views = views_over(self._connection, translation.replaces) if translation.replaces else []
@@ -413,13 +412,13 @@ class SchemaChange:
         is_change: bool = False,
         is_retried: bool = False,
     ) -> None:
-        """Run a translated statement. If it may be left out, what it lacks is listed.
+        """Run a translated statement. If it fails and may be left out, list it.
 
         Args:
             statement: The statement.
-            view: The view that it makes or changes in a PostgreSQL master's own words.
-            is_change: It changes an object. What is listed of this object stays as it is.
-            is_retried: It can be run again once what it lacks is there.
+            view: The view that it makes or changes, of a PostgreSQL master.
+            is_change: It changes an object, whose entries stay.
+            is_retried: It can be run again once the missing objects exist.
 
         Raises:
             StepError: The statement failed and must not be left out.
@@ -446,12 +445,12 @@ class SchemaChange:
 
     def _refuse_rows(self, table: Name, ddl: Ddl) -> None:
         if fetch(self._connection, f"SELECT EXISTS (SELECT FROM {table.sql})")[0][0]:
-            cause = f"fields of values that are there cannot be changed in PostgreSQL: {short(ddl.statement)}; {_HINT}"
+            cause = f"fields of existing values cannot be changed in PostgreSQL: {short(ddl.statement)}; {_HINT}"
             raise StepError(cause, table=str(ddl.object))
 
     def set_sequence(self, sequence: SequencePosition) -> None:
         """Set the position of a sequence."""
         name = self._names.place(sequence.sequence)
-        # The sequence of an identity column is made with its table, which a replica of some tables may lack.
+        # The sequence of an identity column belongs to its table, which a replica of some tables may lack.
         found = "to_regclass(%s)" if self._patterns else "%s::regclass"
         self._connection.execute(f"SELECT setval({found}, %s)".encode(), [name.sql, sequence.value])

@@ -1,12 +1,12 @@
 """DuckDB beside a PostgreSQL replica: it folds changes, and writes rows as PostgreSQL's COPY reads them.
 
-It never sees the replica. Rows pass from data files through DuckDB into a pipe, and from there in blocks to the server.
+DuckDB does not read the replica. Rows pass from data files through DuckDB into a pipe, and in blocks to the server.
 
 Rows as PostgreSQL's binary COPY reads them, made by DuckDB.
 
-The server takes numbers and times from bytes in two thirds of the time that it needs to read their text, and that time
-is most of what a large change takes. Bytes are made only where the type of the column at the server is the one whose
-bytes are known; rows with any other column pass as text.
+The server reads numbers and times from bytes in two thirds of the time that it needs for text, which is most of the
+time of a large change. Rows pass as bytes only if the server's type of every column has a known format; other rows pass
+as text.
 
 Source: PostgreSQL's documentation, "COPY", "Binary Format", and the receive functions of its types.
 """
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.server_connection import Connection
 
 
-# What comes before and after the rows.
+# Header and trailer of the rows.
 BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 END = b"\xff\xff"
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-# More digits behind the point would be too many for DuckDB's arithmetic with decimals of 64 bits.
+# More digits after the point would exceed DuckDB's 64-bit decimals.
 _DIGITS, _SCALE = 18, 9
 _GROUP = 10_000
 
 
 def _finite(number: str, kind: str, bits: str, most: int) -> str:
-    """Return SQL for the number of a time: the greatest and the least one stand for infinity."""
+    """Return SQL for the number of a time: the greatest and the least number are the infinities."""
     start = f"{kind} '2000-01-01'"
     return (
         f"CASE WHEN isfinite({{0}}) THEN {number} WHEN {{0}} > {start} THEN {most}"
@@ -52,11 +52,11 @@ def _finite(number: str, kind: str, bits: str, most: int) -> str:
     )
 
 
-# PostgreSQL counts days and microseconds from 2000 on. It refuses times that are as far away as the least ones here.
+# PostgreSQL counts days and microseconds from 2000 on. It refuses times as early as the least ones here.
 _DAY = "CAST(greatest({0} - DATE '2000-01-01', -2147483647) AS INTEGER)"
 _MICROSECOND = "greatest(epoch_us({0}), -9222425352054775807) - 946684800000000"
-# By DuckDB's type: the oids of the server's types that have the same values, their size, and the SQL of a number whose
-# bits they are.
+# By DuckDB's type: the oids of the server's types with the same values, their size, and the SQL of a number with the
+# same bits.
 _FIXED: Mapping[str, tuple[int, int, str]] = {
     "BOOLEAN": (16, 1, "{0}"),
     "SMALLINT": (21, 2, "{0}"),
@@ -68,7 +68,7 @@ _FIXED: Mapping[str, tuple[int, int, str]] = {
         for name, oid in (("TIMESTAMP", 1114), ("TIMESTAMP WITH TIME ZONE", 1184))
     },
 }
-# Of a NaN, text has the sign and nothing else.
+# Text keeps only the sign of a NaN.
 _FLOATS = {
     "FLOAT": (700, b"\x7f\xc0\0\0", b"\xff\xc0\0\0"),
     "DOUBLE": (701, b"\x7f\xf8\0\0\0\0\0\0", b"\xff\xf8\0\0\0\0\0\0"),
@@ -79,12 +79,12 @@ _NULL = "'\\xFF\\xFF\\xFF\\xFF'::BLOB"
 
 
 def has_bytes(declared: str, oid: int, modifier: int) -> bool:
-    """Say whether the bytes of a column's values are known.
+    """Return whether the binary format of a column is known.
 
     Args:
         declared: DuckDB's type.
-        oid: Of the type that the column has at the server.
-        modifier: The column's own, -1 if it has none.
+        oid: Oid of the column's type at the server.
+        modifier: Type modifier of the column, -1 without one.
     """
     if declared in _FIXED:
         return _FIXED[declared][0] == oid
@@ -102,17 +102,17 @@ def rows_sql(columns: Iterable[tuple[str, str]], query: str) -> str:
     """Return a query with one column: the bytes of each row of a query.
 
     Args:
-        columns: Name and DuckDB type of each column of the query, all of which have bytes.
+        columns: Name and DuckDB type of each column of the query, all with a known binary format.
         query: The rows.
     """
     parts = [_field(declared, name) for name, declared in columns]
-    # What is behind a long text would copy it once more.
+    # Appending to a long text would copy it again.
     parts = [_bytes(len(parts), 2), *parts]
     return f"SELECT {' || '.join(parts)} AS row FROM ({query})"
 
 
 def _field(declared: str, name: str) -> str:
-    """Return the SQL of a value with its size in front."""
+    """Return the SQL of a value after its size."""
     if declared == "VARCHAR":
         value = f"{_bits(f'CAST(strlen({name}) AS INTEGER)')} || encode({name})"
     elif declared in _FLOATS:
@@ -128,7 +128,7 @@ def _field(declared: str, name: str) -> str:
 
 
 def _decimal(name: str, precision: int, scale: int) -> str:
-    """Return the SQL of a decimal: the numbers of its groups of four digits, which may be zeros, on both sides."""
+    """Return the SQL of a decimal: its groups of four digits on both sides of the point, which may be zeros."""
     whole, fraction = -(-(precision - scale) // 4), -(-scale // 4)
     before = f"trunc(abs({name}))"
     behind = f"(CAST((abs({name}) - {before}) * {10**scale} AS BIGINT) * {10 ** (4 * fraction - scale)})"
@@ -140,7 +140,7 @@ def _decimal(name: str, precision: int, scale: int) -> str:
 
 
 def _packed(groups: list[str]) -> Iterable[str]:
-    """Write groups as few numbers, since each costs a conversion."""
+    """Pack groups into few numbers, since each costs a conversion."""
     at = 0
     for size, kind in ((4, "BIGINT"), (2, "INTEGER"), (1, "SMALLINT")):
         while len(groups) - at >= size:
@@ -155,7 +155,7 @@ def _bits(number: str) -> str:
 
 
 def _bytes(*numbers: int) -> str:
-    """Write numbers, each followed by how many bytes it takes."""
+    """Write numbers, each followed by its size in bytes."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return _literal(b"".join(number.to_bytes(size, "big", signed=True) for number, size in pairs))
 
@@ -169,15 +169,15 @@ _BLOCK_ROWS = 1 << 14
 
 
 def work_folder(identity: str) -> Path:
-    """Return the folder that the workshop for a database has for temporary files."""
+    """Return the folder for temporary files of a database's workshop."""
     return Path(tempfile.gettempdir()).resolve() / f"wlr-{identity}" / "work"
 
 
 class Workshop:
-    """A DuckDB database in memory and the folder for what does not fit into it.
+    """A DuckDB database in memory, and the folder for its spilled data.
 
     Args:
-        identity: Identifies the database; no other run works on it at the same time.
+        identity: Identifies the database; only one run at a time works on it.
         folders: Folders with data files.
     """
 
@@ -185,7 +185,7 @@ class Workshop:
         work = work_folder(identity)
         self.folder = work.parent
         try:
-            # Rows of the replica pass through it.
+            # Rows of the replica pass through the folder.
             self.folder.mkdir(mode=0o700, exist_ok=True)
             self.folder.chmod(0o700)
         except OSError as error:
@@ -205,12 +205,12 @@ class Workshop:
             self.folder.rmdir()
 
     def bring(self, connection: Connection, query: str, quoted: Collection[str], into: str) -> int:
-        """Copy the rows of a DuckDB query into a PostgreSQL table, and return how many there are.
+        """Copy the rows of a DuckDB query into a PostgreSQL table, and return their number.
 
         Args:
-            connection: In a transaction.
-            query: Its columns are what COPY reads.
-            quoted: Columns of the query that may be empty, which is not NULL.
+            connection: Connection in a transaction.
+            query: Its columns are those that COPY reads.
+            quoted: Columns of the query with empty values, which are not NULL.
             into: A table with a list of columns, and options of COPY, as SQL text.
         """
         force = f", FORCE_QUOTE ({', '.join(map(quote, quoted))})" if quoted else ""
@@ -222,10 +222,10 @@ class Workshop:
             return cursor.rowcount
 
     def bring_bytes(self, connection: Connection, query: str, into: str) -> int:
-        """Copy rows that are made as bytes into a PostgreSQL table, and return how many there are.
+        """Copy rows in binary format into a PostgreSQL table, and return their number.
 
         Args:
-            connection: In a transaction.
+            connection: Connection in a transaction.
             query: Its column has the bytes of each row.
             into: As for `bring`.
         """
@@ -252,7 +252,7 @@ class Workshop:
         """Open the output of COPY for a query while it is written, so that the server reads it at the same time."""
         pipe = self.scratch.folder / "rows.csv"
         os.mkfifo(pipe, 0o600)
-        # A reader finds the end of a pipe once nobody has it open for writing. We have it open until all is written.
+        # A reader sees the end of a pipe once all writers have closed it. We keep it open until everything is written.
         rows = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
         held = os.open(pipe, os.O_WRONLY)
         os.set_blocking(rows.fileno(), True)
@@ -279,7 +279,7 @@ class Workshop:
 
 
 def _content(rows: pa.Array) -> memoryview:
-    """Return the bytes of all rows, which lie side by side."""
+    """Return the bytes of all rows, which are contiguous."""
     _, offsets, data = rows.buffers()
     ends = memoryview(offsets).cast("q")
     return memoryview(data)[ends[rows.offset] : ends[rows.offset + len(rows)]]

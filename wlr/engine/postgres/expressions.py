@@ -1,9 +1,9 @@
 """DuckDB's expressions and views in PostgreSQL's dialect.
 
-The PostgreSQL types of a DuckDB master's columns, and the SQL that writes values as PostgreSQL reads them.
+The PostgreSQL types of a DuckDB master's columns, and the SQL that writes values for PostgreSQL.
 
-A value is exact or it is refused: text that PostgreSQL does not take fails the step, by table and column. A type
-without a counterpart becomes text in DuckDB's own form. docs/types.md lists all of them.
+A value is exact or refused: text that PostgreSQL does not accept fails the step, by table and column. A type without a
+counterpart becomes text in DuckDB's own form. docs/types.md lists all types.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def column_type(type_text: str) -> str:
 
 
 def to_text_sql(column: Column, value: str) -> str:
-    """Return the DuckDB expression that writes a stored value as PostgreSQL reads it from CSV.
+    """Return the DuckDB expression that writes a stored value for PostgreSQL's CSV.
 
     Args:
         column: The column as declared.
@@ -73,7 +73,7 @@ def _type_sql(parsed: ColumnType) -> str:
 
 
 def _is_array(parsed: ColumnType) -> bool:
-    """Say whether PostgreSQL has the same list: of one dimension, of values without fields."""
+    """Return whether PostgreSQL has the same list: of one dimension, of values without fields."""
     return parsed.kind in ("LIST", "ARRAY") and parsed.fields[0][1].row.postgres is not None
 
 
@@ -105,7 +105,7 @@ def _text(parsed: ColumnType, value: str, depth: int) -> str:
 
 
 def _array_text(element: ColumnType, value: str, depth: int) -> str:
-    """Write an array literal. Every element is quoted, so that no character of it is a sign of the literal."""
+    """Write an array literal. Every element is quoted, so that none of its characters is syntax."""
     item = f"_e{depth}"
     text = f"CAST({_text(element, item, depth + 1)} AS VARCHAR)"
     quoted = f"""'"' || replace(replace({text}, '\\', '\\\\'), '"', '\\"') || '"'"""
@@ -125,7 +125,7 @@ _SAME = ("now", "sign", "date_part")
 _RENAMED = {"strlen": "octet_length"}
 # DuckDB writes INTERVAL 3 DAY as to_days(3).
 _UNITS = {f"to_{unit}s": unit for unit in ("year", "month", "week", "day", "hour", "minute", "second")}
-# What sqlglot calls DuckDB's widest integers.
+# sqlglot's names of DuckDB's widest integers.
 _WIDE = {"INT128": "HUGEINT", "UINT128": "UHUGEINT"}
 _DEFERRED = re.compile(r" WITH \(DEFER_BINDING = true\)", re.IGNORECASE)
 
@@ -134,8 +134,8 @@ def expression_sql(text: str, spelling: Mapping[str, str], resolve: Resolve) -> 
     """Translate an expression over the columns of one table.
 
     Args:
-        text: In DuckDB's dialect.
-        spelling: How columns are written, by their names in lower case.
+        text: Text in DuckDB's dialect.
+        spelling: Spelling of columns, by their names in lower case.
         resolve: Finds a sequence.
 
     Raises:
@@ -148,8 +148,8 @@ def view_sql(text: str, columns: Mapping[Name, Sequence[str]], resolve: Resolve,
     """Translate `CREATE VIEW`; the result creates the view under a name that is free.
 
     Args:
-        text: In DuckDB's dialect.
-        columns: Of all tables and views.
+        text: Text in DuckDB's dialect.
+        columns: Columns of all tables and views.
         resolve: Finds a table, view or sequence.
         made: Name of the view.
 
@@ -177,10 +177,10 @@ def _qualified(query: exp.Expr, resolve: Resolve) -> dict[str, tuple[str, Name]]
     """Give every table of a query its full name.
 
     Returns:
-        By the lower-case name that the query gives a table: that name as PostgreSQL writes it, and the table's name.
+        By the query's lower-case name of a table: that name in PostgreSQL's spelling, and the table's name.
 
     Raises:
-        UnsupportedError: The query reads something that is no table.
+        UnsupportedError: The query reads something other than a table.
     """
     sources: dict[str, tuple[str, Name]] = {}
     common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
@@ -214,7 +214,7 @@ def _parsed(text: str) -> exp.Expr:
 def _translated(
     tree: exp.Expr, spell: Callable[[str, str], str | None], aliases: Mapping[str, str], resolve: Resolve
 ) -> exp.Expr:
-    """Write identifiers as the replica does, and types as `types.postgres_type` does."""
+    """Write identifiers in the replica's spelling, and types as `types.postgres_type` does."""
     _spell_columns(tree, spell, aliases)
     for identifier in list(tree.find_all(exp.Identifier)):
         if not isinstance(identifier.parent, exp.Column | exp.Table | exp.Anonymous | exp.Dot):
@@ -245,8 +245,8 @@ def _translate_call(call: exp.Expr, resolve: Resolve) -> None:
     """Translate the call of a function.
 
     Raises:
-        UnsupportedError: The function is not known to mean the same in both databases. It may be a macro, or a function
-            of PostgreSQL that reaches out.
+        UnsupportedError: The function may differ between both databases. It may be a macro, or a function of PostgreSQL
+            that reads outside the database.
     """
     name = "to_days" if isinstance(call, exp.ToDays) else call.name.lower()
     if isinstance(call, exp.Count):
@@ -268,7 +268,7 @@ def _translate_call(call: exp.Expr, resolve: Resolve) -> None:
 
 
 def _plain(identifier: exp.Expr) -> str:
-    """Return a name that the statement itself gives, in lower case if it has no quotes, as in PostgreSQL."""
+    """Return a name that the statement defines, in lower case if unquoted, as in PostgreSQL."""
     return identifier.name if identifier.args.get("quoted") else identifier.name.lower()
 
 

@@ -1,4 +1,4 @@
-"""Tables and domains of a PostgreSQL master without the parts that need what the replica's server lacks.
+"""Tables and domains of a PostgreSQL master, without parts that the replica's server cannot create.
 
 A default, a constraint, a collation or the key of a partitioned table may name an operator class, an operator, a
 function or a collation that only the replica's owner can create. The table's rows need none of these.
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _COLUMN_PARTS = ("COLLATE", "GENERATED", "DEFAULT", "NOT")
-# Masters write names in quotes.
+# Masters quote names.
 _NAME = r'"(?:[^"]|"")+"'
 _TABLE = rf"{_NAME}\.{_NAME}"
 _CREATED = re.compile(rf"CREATE TABLE ({_TABLE}) \(.+", re.DOTALL)
-# Names of types come as the server writes them.
+# Names of types are in the server's spelling.
 _TYPE = r"""((?:"(?:[^"]|"")+"|[\w$]+)\.(?:"(?:[^"]|"")+"|[\w$]+))"""
 _DOMAIN = re.compile(rf"CREATE DOMAIN {_TYPE} AS .+", re.DOTALL)
 _REDEFINED = re.compile(
@@ -44,8 +44,8 @@ class Part:
     """A part of a table, which the replica may lack.
 
     Attributes:
-        what: Its name in the list of what is left out.
-        sql: The statement that adds it; "" if it can be had only with the table itself.
+        what: Its name in the list of left-out parts.
+        sql: The statement that adds it; "" if only CREATE TABLE can.
     """
 
     what: str
@@ -57,8 +57,8 @@ class Lesser:
     """A way to make a change without some parts.
 
     Attributes:
-        sql: The statement; "" if nothing is left of it.
-        parts: Those that it lacks, in the order in which they can be added.
+        sql: The statement; "" if nothing is left.
+        parts: The missing parts, in the order in which they can be added.
     """
 
     sql: str
@@ -66,10 +66,10 @@ class Lesser:
 
 
 def lesser(statement: str) -> Iterator[Lesser]:
-    """Yield ways to run a statement about a table or a domain, the one that lacks least first.
+    """Yield ways to run a statement about a table or a domain; the first lacks the fewest parts.
 
     Args:
-        statement: As a PostgreSQL master records it.
+        statement: The statement that a PostgreSQL master recorded.
     """
     if found := _CREATED.fullmatch(statement):
         yield from _created(statement, found[1])
@@ -86,9 +86,9 @@ def lesser(statement: str) -> Iterator[Lesser]:
 
 
 def redefined(statement: str) -> str:
-    """Return the default or collation that a statement sets or takes away, as it is listed; "" if it does neither.
+    """Return the entry of the default or collation that a statement sets or drops; "" if it does neither.
 
-    What the statement did says only that the column or domain is another one.
+    The recorded effects show only that the column or domain differs.
     """
     if not (found := _REDEFINED.fullmatch(statement)):
         return ""
@@ -98,16 +98,16 @@ def redefined(statement: str) -> str:
 
 
 def inherited(statement: str) -> tuple[Name, str] | None:
-    """Return the table to which a statement adds a column that it has from a table above, and the column.
+    """Return the table to which a statement adds an inherited column, and the column.
 
-    What the statement did does not say so, and has no generated columns.
+    The recorded effects do not show this, and have no generated columns.
     """
     found = _COMES_FROM_ABOVE.fullmatch(statement)
     return (_name(found[1]), _plain(found[2])) if found else None
 
 
 def flattened(table: Name, partitions: Iterable[Name]) -> Iterator[str]:
-    """Yield what makes an ordinary table of a partitioned one; its partitions are on their own afterwards."""
+    """Yield ways to make an ordinary table of a partitioned one; its partitions are separate afterwards."""
     for partition in partitions:
         yield f"ALTER TABLE {table.sql} DETACH PARTITION {partition.sql}"
     before = Name(table.schema, "dbfarm_partitioned")
@@ -119,7 +119,7 @@ def flattened(table: Name, partitions: Iterable[Name]) -> Iterator[str]:
 def _created(statement: str, table: str) -> Iterator[Lesser]:
     items, behind = _items(statement)
     if any(len(item) < 2 or (item[0].lastgroup != "name" and item[0].group(0) != "CONSTRAINT") for item in items):
-        # No master writes it so.
+        # No master writes this form.
         return
     shown = _name(table)
     columns = [_column(statement, table, item) for item in items if item[0].lastgroup == "name"]
@@ -147,7 +147,7 @@ def _created(statement: str, table: str) -> Iterator[Lesser]:
 
 
 def _domain(statement: str, domain: str) -> Lesser:
-    """Return a domain with nothing but its type and NOT NULL; default and checks are parts."""
+    """Return a domain with only its type and NOT NULL; default and checks are parts."""
     listed = pieces(statement)
     outside = [(piece, piece.group(0)) for piece, level in zip(listed, depths(listed), strict=True) if not level]
     checks = [piece.start() for piece, word in outside if word == "CONSTRAINT"]

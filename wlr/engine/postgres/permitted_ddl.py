@@ -1,11 +1,11 @@
-"""Checks of schema changes in PostgreSQL's own words: texts from the farm are data, so only known kinds are run.
+"""Checks schema changes in PostgreSQL's dialect: texts from the farm are untrusted, so only known kinds are run.
 
-What a statement of a PostgreSQL master could reach by the functions and tables that it names.
+Checks the functions and tables that a statement of a PostgreSQL master names.
 
-Statements from the farm run with the privileges of the replica's role, which may be a superuser. What they create calls
-functions later: for every row that is written, or when a view is read. So a statement is refused if it names a function
-that is not public, or that changes or runs anything. A routine is created only if its body computes and reads and does
-nothing else.
+Statements from the farm run with the privileges of the replica's role, which may be a superuser. The objects that they
+create call functions later: for every written row, or when a view is read. So a statement is refused if it names a
+function that is not public, or that changes or runs anything. A routine is created only if its body only computes and
+reads.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _PIECE = re.compile(
     r"""|(?P<sign>\S)""",
     re.DOTALL,
 )
-# PostgreSQL reads on differently than `_PIECE` after these: escapes in names, a quote next to a number.
+# After these, PostgreSQL tokenizes differently than `_PIECE`: escapes in names, a quote next to a number.
 _ESCAPED = re.compile(r"""&['"]""")
-# Volatile functions that return a value and change nothing but a sequence, and the methods of TABLESAMPLE.
+# Volatile functions that return a value and change at most a sequence, and the methods of TABLESAMPLE.
 _HARMLESS = (
     "bernoulli system"
     " nextval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
     " statement_timestamp uuid_generate_v1 uuid_generate_v1mc uuid_generate_v4"
 ).split()
-# These functions read tables or run queries that a text names.
+# These functions read tables or run queries named in a text.
 _BY_TEXT = re.compile(r"_to_xml|^(?:crosstab|connectby|dblink|ts_stat|ts_rewrite)")
 _FUNCTIONS = """
     SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.proname = ANY(%s) AND p.proname <> ALL(%s) AND (
@@ -48,7 +48,7 @@ _FUNCTIONS = """
         OR (p.provolatile <> 'i' AND EXISTS (SELECT FROM pg_depend AS d
             WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')))
 """
-# Routines of the database. The server keeps those that are not volatile from changing anything, in SQL and PL/pgSQL.
+# Routines of the database. The server prevents changes by non-volatile routines in SQL and PL/pgSQL.
 _ROUTINES = """
     SELECT n.nspname, p.proname, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) END,
         p.provolatile <> 'v' AND NOT p.prosecdef AND has_function_privilege('public', p.oid, 'EXECUTE')
@@ -64,7 +64,7 @@ _TABLES = """
     SELECT c.relname FROM pg_class AS c WHERE c.relname = ANY(%s) AND c.relnamespace = 'pg_catalog'::regnamespace
         AND c.relkind IN ('r', 'v') AND NOT has_table_privilege('public', c.oid, 'SELECT')
 """
-# Words that occur only in a body that does more than compute and read.
+# Keywords of bodies that do more than compute and read.
 _DOES = frozenset(
     "ALTER CALL COMMIT COPY CREATE DELETE DISCARD DO DROP EXECUTE GRANT IMPORT INSERT LISTEN LOAD MERGE NOTIFY PREPARE"
     " REFRESH REINDEX RESET REVOKE ROLLBACK SECURITY SET TRUNCATE UPDATE VACUUM".split()
@@ -72,7 +72,7 @@ _DOES = frozenset(
 
 
 class ReachingError(StepError):
-    """A statement calls or reads what is not the farm's."""
+    """A statement calls or reads an object that the farm must not use."""
 
 
 def pieces(statement: str) -> list[re.Match[str]]:
@@ -94,7 +94,7 @@ def pieces(statement: str) -> list[re.Match[str]]:
 
 
 def plain(piece: re.Match[str]) -> str:
-    """Return a piece, without its quotes if it is a name."""
+    """Return a piece, unquoted if it is a name."""
     return piece.group(0)[1:-1].replace('""', '"') if piece.lastgroup == "name" else piece.group(0)
 
 
@@ -114,41 +114,42 @@ def short(statement: str) -> str:
 
 
 def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
-    """Refuse a statement that names what the farm must not reach, in the body of a routine as well.
+    """Refuse a statement that names a forbidden function or table, also in the body of a routine.
 
     Args:
-        connection: To the replica, whose catalog says what functions do.
+        connection: Connection to the replica, whose catalog describes functions.
         statement: One statement in PostgreSQL's dialect.
         table: The object of the statement, for errors.
 
     Raises:
-        ReachingError: The statement names such a function or table; so does the message.
+        ReachingError: The statement names one; the message names it, too.
     """
     groups = _groups(pieces(statement))
     called = _called(groups)
-    # A name in another schema, which may be that of a table, is not one of the server's own functions.
+    # A name in another schema, perhaps a table's, is not one of the server's own functions.
     built_in = {name for name, schema in called if schema in (None, "pg_catalog")}
     named = {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
     names = sorted({name for name, _ in called})
     reached = [row[0] for row in fetch(connection, _FUNCTIONS, [names, _HARMLESS, sorted(built_in)])]
     reached += [name for name in names if _BY_TEXT.search(name)]
     if reached:
-        message = f"function {sorted(reached)[0]} is not the farm's to call: {short(statement)}"
+        message = f"the farm must not call function {sorted(reached)[0]}: {short(statement)}"
         raise ReachingError(message, table=table)
     if hidden := fetch(connection, _TABLES, [sorted(named)]):
-        message = f"table pg_catalog.{hidden[0][0]} is not the farm's to read: {short(statement)}"
+        message = f"the farm must not read table pg_catalog.{hidden[0][0]}: {short(statement)}"
         raise ReachingError(message, table=table)
 
 
 def routines(connection: Connection, statement: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield the routines of the database that a statement may call, in the body of a routine as well.
+    """Yield the routines of the database that a statement may call, also in the body of a routine.
 
     Args:
-        connection: To the replica.
+        connection: Connection to the replica.
         statement: One statement in PostgreSQL's dialect.
 
     Yields:
-        Name and definition ("" for an aggregate) of each, and whether PUBLIC may call it and it changes nothing.
+        Name and definition ("" for an aggregate) of each, and whether it is harmless: PUBLIC may call it, and it
+        changes nothing.
     """
     called = _called(_groups(pieces(statement)))
     for schema, name, definition, is_quiet in fetch(connection, _ROUTINES, [sorted({name for name, _ in called})]):
@@ -157,7 +158,7 @@ def routines(connection: Connection, statement: str) -> Iterator[tuple[str, str,
 
 
 def does(statement: str) -> str | None:
-    """Say what the body of a routine does besides computing and reading, or that it cannot be read; None if nothing."""
+    """Return the forbidden action of a routine's body, or that it cannot be parsed; None if it is harmless."""
     listed = pieces(statement)
     words = [piece.group(0).upper() if piece.lastgroup == "word" else "" for piece in listed]
     bodies = [piece for piece in listed if piece.lastgroup == "string"]
@@ -187,13 +188,13 @@ def _is_routine(listed: list[re.Match[str]]) -> bool:
 
 
 def _groups(listed: list[re.Match[str]]) -> list[list[re.Match[str]]]:
-    """Return a statement's pieces, and those of texts in it that may be bodies: other texts are data."""
+    """Return a statement's pieces, and those of its texts that may be bodies: other texts are data."""
     texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
     return [listed, *(_quietly(text) for text in texts if text is not None)]
 
 
 def _called(groups: Iterable[list[re.Match[str]]]) -> set[tuple[str, str | None]]:
-    """Return the names before an opening bracket, each with its schema if it has one."""
+    """Return the names before an opening bracket, with their schemas if given."""
     found = set()
     for group in groups:
         for at, (one, after) in enumerate(pairwise(group)):
@@ -217,7 +218,7 @@ def _content(piece: re.Match[str]) -> str | None:
 
 
 def _quietly(text: str) -> list[re.Match[str]]:
-    """Split a text that may be a body or anything else; an ambiguous one has no pieces."""
+    """Split a text that may be a body; an ambiguous text has no pieces."""
     try:
         return pieces(text)
     except StepError:
@@ -231,7 +232,7 @@ _ALLOWED = re.compile(rf"{_VERBS}(?:{_HOLD_ROWS}|{_HOLD_NONE})\b(?: (?:IF|NOT|EX
 _MAY_BE_LEFT_OUT = re.compile(rf"(?:COMMENT ON \w+|{_VERBS}{_HOLD_NONE})\b")
 _ROUTINE = re.compile(rf"{_VERBS}(?:FUNCTION|PROCEDURE|ROUTINE)\b")
 _OURS = frozenset({"wlc", "wlr"})
-# What may follow the name of a table that is altered. Masters record no other changes of tables.
+# Actions after the name of an altered table. Masters record no other changes of tables.
 _ALTERED = (
     "RENAME",
     "SET SCHEMA",
@@ -246,15 +247,15 @@ _ALTERED = (
 
 
 def check(connection: Connection, statement: str, table: str) -> None:
-    """Refuse a statement that no schema change needs.
+    """Refuse a statement that is no ordinary schema change.
 
     Args:
-        connection: To the replica.
-        statement: In PostgreSQL's dialect. The protocol makes sure that it is a single statement.
+        connection: Connection to the replica.
+        statement: A text in PostgreSQL's dialect. The protocol ensures that it is a single statement.
         table: The object of the statement, for errors.
 
     Raises:
-        StepError: The statement is of another kind, or changes what belongs to dbfarm or PostgreSQL.
+        StepError: The statement is of another kind, or changes an object of dbfarm or PostgreSQL.
     """
     listed, words = pieces(statement), _words(statement)
     found = _ALLOWED.match(words)
@@ -273,18 +274,18 @@ def check(connection: Connection, statement: str, table: str) -> None:
 
 
 def refuse_own(statement: str, table: str) -> None:
-    """Refuse a statement that names something in the schemas of dbfarm; arguments and errors as of `check`."""
+    """Refuse a statement that names an object in the schemas of dbfarm; arguments and errors as of `check`."""
     names = [plain(piece) for piece in pieces(statement)]
     _refuse((name for name, after in pairwise(names) if after == "." and name.lower() in _OURS), statement, table)
 
 
 def _refuse(schemas: Iterable[str], statement: str, table: str) -> None:
     if own := sorted(schemas):
-        raise StepError(f"schema {own[0]} is not the farm's to change: {short(statement)}", table=table)
+        raise StepError(f"the farm must not change schema {own[0]}: {short(statement)}", table=table)
 
 
 def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool:
-    """Say whether a statement of an allowed kind does something that masters never record."""
+    """Return whether a statement of an allowed kind has an action that masters never record."""
     at = len(kind.split()) + 1
     while at + 1 < len(listed) and listed[at].group(0) == ".":
         at += 2
@@ -325,10 +326,10 @@ def cause_to_leave_out(connection: Connection, statement: str, table: str) -> st
 
 
 def left_out(statement: str) -> str | None:
-    """Say why a checked statement is not run: its routine could do more than a caller may. None if it is run."""
+    """Return why a checked statement is not run: its routine could exceed the caller's rights. None if it is run."""
     words = _words(statement)
     if words.startswith("ALTER") and " OWNER TO " in words:
-        return "each server decides who owns an object"
+        return "each server decides on the owners of objects"
     if not _ROUTINE.match(words):
         return None
     languages = set(re.findall(r"\bLANGUAGE (\w+|\?)", words))
@@ -341,10 +342,10 @@ def left_out(statement: str) -> str | None:
 
 
 def refuse_owners(connection: Connection, statement: str, table: str) -> None:
-    """Refuse a checked statement that calls a routine that the farm could not have made a statement of.
+    """Refuse a checked statement that calls a routine which the farm could not have created.
 
     Raises:
-        ReachingError: It does.
+        ReachingError: It calls such a routine.
     """
     open_, seen = [statement], set[str]()
     while open_:
@@ -352,14 +353,14 @@ def refuse_owners(connection: Connection, statement: str, table: str) -> None:
             if is_quiet or definition in seen:
                 continue
             if not definition or left_out(definition):
-                cause = f"routine {name} belongs to the replica's owner, and is not the farm's to call"
+                cause = f"routine {name} belongs to the replica's owner, and the farm must not call it"
                 raise ReachingError(f"{cause}: {short(statement)}", table=table)
             seen.add(definition)
             open_.append(definition)
 
 
 def view_of(statement: str) -> Name | None:
-    """Return the view, materialized or not, that a checked statement creates or replaces; None if it does not."""
+    """Return the view, materialized or not, that a checked statement creates or replaces; None without one."""
     found = _ALLOWED.match(_words(statement))
     if not found or not re.match(r"CREATE .*\bVIEW\b", found.group(0)):
         return None
@@ -371,7 +372,7 @@ def view_of(statement: str) -> Name | None:
 
 
 def may_be_left_out(statement: str) -> bool:
-    """Say whether the statement is about an object without rows, which a replica does not need."""
+    """Return whether the statement is about an object without rows, which a replica does not need."""
     return _MAY_BE_LEFT_OUT.match(_words(statement)) is not None
 
 

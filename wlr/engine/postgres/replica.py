@@ -18,7 +18,7 @@ from wlr.engine.contract import OpenReplica
 from wlr.engine.postgres import replica_connection as connections
 from wlr.engine.postgres import wlr_schema as states
 from wlr.engine.postgres import write
-from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, refuse_schema, told_apart
+from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, fingerprints, refuse_schema
 from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.replica_connection import Address, applying, using
@@ -85,7 +85,7 @@ class OpenPostgres(OpenReplica):
         self._replicated = states.read_tables(connection)
         self._left_out = dict(state.left_out)
         self._has_tried_again = False
-        self._made_anew: set[Name] = set()
+        self._rebuilt: set[Name] = set()
         self._folders = folders
         self._workshop_found: Workshop | None = None
         self._elsewhere = bulk.folding(work_folder(connections.identity(connection))) if bulk else None
@@ -93,7 +93,7 @@ class OpenPostgres(OpenReplica):
 
     @property
     def _workshop(self) -> Workshop:
-        """Create it when it is needed: `accept` and the like move no rows."""
+        """The workshop, created on first use: `accept` and the like move no rows."""
         if self._workshop_found is None:
             self._workshop_found = Workshop(connections.identity(self._connection), self._folders)
         return self._workshop_found
@@ -149,7 +149,7 @@ class OpenPostgres(OpenReplica):
         tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
         self._left_out = {**self.state.left_out, **access_of_accepted(step)}
-        # A fold does not read the target, so it is done before the transaction is opened.
+        # A fold does not read the target, so it runs before the transaction.
         if actions and isinstance(actions[0], Fold):
             prepared = self._prepare(actions[0], fetch)
         try:
@@ -184,7 +184,7 @@ class OpenPostgres(OpenReplica):
     ) -> None:
         cleared: dict[Name, int] = {}
         changes, meant = [action for action in actions if isinstance(action, Ddl)], []
-        # A PostgreSQL master says nothing of generated columns.
+        # A PostgreSQL master does not record generated columns.
         has_generated = all(text_of(ddl) is None for ddl in changes)
         claims = self._claims(has_generated=has_generated) if changes else None
         for number, action in enumerate(actions):
@@ -194,9 +194,9 @@ class OpenPostgres(OpenReplica):
             else:
                 self._write(action, fetch, prepared if number == 0 else None, cleared, tally)
         if claims is not None:
-            # What PostgreSQL does to partitions and the like, statements say that follow.
+            # Later statements record the effects on partitions and the like.
             after = shown_after(self._connection, claims.before, has_generated=has_generated)
-            claims.refuse_contradiction(meant, after, self._made_anew)
+            claims.refuse_contradiction(meant, after, self._rebuilt)
             states.write_tables(self._connection, self._replicated)
 
     def _write(
@@ -219,13 +219,13 @@ class OpenPostgres(OpenReplica):
 
     @contextmanager
     def _naming(self, table: Name) -> Iterator[None]:
-        """Name the table in errors of statements about it."""
+        """Add the table to errors of statements about it."""
         with naming(table), applying(self._address):
             yield
 
     def _relearn(self) -> None:
-        """Read again which tables are replicated, after a step that would have created some was undone."""
-        # If the connection is lost, the error that led here says more.
+        """Reload the list of replicated tables, after a step that would have created some was rolled back."""
+        # If the connection is lost, the first error says more.
         with suppress(psycopg.Error):
             self._replicated = states.read_tables(self._connection)
 
@@ -260,7 +260,7 @@ class OpenPostgres(OpenReplica):
     def _missing_key(
         self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
     ) -> str | None:
-        """Name a row that a failed transaction removes and the replica does not have."""
+        """Name a row that a failed transaction removes and the replica lacks."""
         if not actions or not isinstance(actions[0], Fold):
             return None
         only = tuple(change for change in actions[0].changes if str(change.table) == error.table and change.removed)
@@ -302,38 +302,38 @@ class OpenPostgres(OpenReplica):
         )
 
     def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> bool:
-        """Make a schema change, and say whether it is meant for this replica."""
+        """Make a schema change, and return whether it is for this replica."""
         if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
             refuse_schema(ddl, self._address.shown)
-        before, own = PostgresCatalog(self._connection).tables, told_apart(self._connection, self._replicated)
+        before, own = PostgresCatalog(self._connection).tables, fingerprints(self._connection, self._replicated)
         altered = {self._names.place(effect.object.name) for effect in table_effects(ddl)}
         states.let_go(self._connection, self._replicated & altered)
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         change = self._schema()
         is_meant = change.run(ddl, is_rewritten=is_rewritten)
-        unfit_changes.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
+        unfit_changes.refuse_change_of_own(own, fingerprints(self._connection, ()), text_of(ddl) or ddl.statement)
         present = PostgresCatalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
-        self._made_anew |= change.made_anew
+        self._rebuilt |= change.rebuilt
         return is_meant
 
     def _claims(self, *, has_generated: bool) -> Claims:
-        self._made_anew.clear()
+        self._rebuilt.clear()
         before = shown(self._connection, has_generated=has_generated)
         return Claims(before, self.state.tables, is_whole=not self.state.accepted, place=self._names.place)
 
     def _try_again(self, actions: tuple[Action, ...]) -> None:
-        """Make what was left out, if a schema change, or the owner since the last run, made what it lacked."""
+        """Make left-out objects, if a schema change, or the owner since the last run, made the objects they need."""
         if not self._has_tried_again or any(isinstance(action, Ddl) for action in actions):
-            own = told_apart(self._connection, self._replicated) if any(to_retry(self._left_out)) else {}
+            own = fingerprints(self._connection, self._replicated) if any(to_retry(self._left_out)) else {}
             self._schema().try_again()
             unfit_changes.refuse_change_of_own(
-                own, told_apart(self._connection, ()) if own else {}, "what was left out"
+                own, fingerprints(self._connection, ()) if own else {}, "a left-out statement"
             )
         self._has_tried_again = True
 
     def _clear_ahead(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> bool:
-        """Empty a table if all its rows follow, so that its change computes no values; say whether it was emptied."""
+        """Empty a table if all its rows follow, so that its change computes no values; return whether it did."""
         rewrites = (
             isinstance(action, Fold)
             and any(change.table == ddl.object and change.cleared is not None for change in action.changes)

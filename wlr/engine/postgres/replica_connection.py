@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL database that is a replica, and what its errors mean in a step."""
+"""Connections to a PostgreSQL replica, and the meaning of its errors in a step."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 # PostgreSQL 12 is the first with stored generated columns.
 _OLDEST = 120000
-# Any number that no other program takes will do: "wlr" in ASCII. Locks of this kind belong to one database.
+# Any number that no other program uses: "wlr" in ASCII. Locks of this kind belong to one database.
 _LOCK = 0x776C72
 _SETTINGS = {
-    # Checks and generated columns call functions by names that a master's users see there.
+    # Checks and generated columns call functions by names that a master's users resolve in these schemas.
     "search_path": "public",
-    # Half a million rows are joined by a hash that fits, and no expression is worth compiling.
+    # A hash join of half a million rows fits into memory, and compiling expressions does not pay off.
     "work_mem": "64MB",
     "temp_buffers": "64MB",
     "jit": "off",
@@ -54,11 +54,11 @@ _COPIED = re.compile(r"COPY [^,]+, line \d+, column ([^:]+)")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the database is.
+    """The address of the database.
 
     Attributes:
         shown: URL without a password.
-        schema: Schema for the tables of the master's `main`; None if the user did not name one.
+        schema: Schema for the tables of the master's `main`; None if the user named none.
     """
 
     conninfo: str
@@ -101,7 +101,7 @@ def _set_up(connection: Connection, address: Address) -> None:
     if version < _OLDEST:
         message = f"{address.shown} is PostgreSQL {version // 10000}; a replica needs 12 or later"
         raise InvalidError(message, path=address.shown)
-    # A server that goes on with the statement of a run that was killed keeps the next one waiting.
+    # Without it, the server continues the statement of a killed run, and the next run waits.
     with suppress(psycopg.Error):
         connection.execute("SET client_connection_check_interval = 1000")
     connection.prepare_threshold = None
@@ -115,7 +115,7 @@ def take_alone(connection: Connection, address: Address) -> None:
     """
     with using(address):
         until = time.monotonic() + _PARTING_S
-        # The server gives up the lock of a connection a moment after that was closed, or its process killed.
+        # The server releases the lock a moment after the connection was closed, or its process killed.
         while not fetch(connection, "SELECT pg_try_advisory_lock(%s)", [_LOCK])[0][0]:
             if time.monotonic() > until:
                 break
@@ -129,14 +129,14 @@ def take_alone(connection: Connection, address: Address) -> None:
 
 
 def identity(connection: Connection) -> str:
-    """Return the same name of the database in every run of this user, so that a run cleans up after a killed one."""
+    """Return a stable id of the database for this user, so that a run cleans up after a killed one."""
     info = connection.info
     named = f"{info.host}\n{info.port}\n{info.dbname}\n{os.getuid()}"
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
 def refuse_without_privileges(connection: Connection, address: Address) -> None:
-    """Refuse a role that cannot turn off triggers and foreign keys, which would repeat what the log already contains.
+    """Refuse a role that cannot turn off triggers and foreign keys, whose effects the log already contains.
 
     Raises:
         InvalidError: The role lacks the privilege; the hint is the statement that grants it.
@@ -155,7 +155,7 @@ def refuse_without_privileges(connection: Connection, address: Address) -> None:
 
 
 def as_replica(connection: Connection) -> None:
-    """Turn off triggers and foreign keys in the open transaction: the log contains what they did in the master."""
+    """Turn off triggers and foreign keys in the open transaction: the log contains their effects in the master."""
     connection.execute("SET LOCAL session_replication_role = replica")
 
 
@@ -167,7 +167,7 @@ def fetch(
 
 
 def run(connection: Connection, statement: str) -> int:
-    """Run one statement of our own and return how many rows it changed."""
+    """Run one of our own statements and return the number of changed rows."""
     return connection.execute(statement.encode()).rowcount
 
 
@@ -175,7 +175,7 @@ def run_foreign(connection: Connection, statement: str) -> None:
     """Run one statement from the farm. The extended protocol refuses a second statement in the same text.
 
     Args:
-        connection: In a transaction, which the caller rolls back, or back to a savepoint, after an error.
+        connection: Connection in a transaction, which the caller rolls back, or back to a savepoint, after an error.
         statement: Its text.
 
     Raises:
@@ -225,11 +225,11 @@ def applying(address: Address) -> Iterator[None]:
 
 
 def cause(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> str:
-    """Return PostgreSQL's message with the column of a data file that it is about; the row stays out of messages.
+    """Return PostgreSQL's message with the column of a data file, but without the row.
 
     Args:
         error: PostgreSQL's error.
-        columns: Names in the table of the columns that the message may name.
+        columns: The table's names of the columns that the message may name.
     """
     parts = [first_line(error), error.diag.message_detail or ""]
     if found := _COPIED.match(error.diag.context or ""):

@@ -69,16 +69,16 @@ def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None)
 
 
 def _present(layout: Layout, columns: Collection[str]) -> Layout:
-    """Return a layout without the columns that a table has lost."""
+    """Return a layout without dropped columns of a table."""
     # PostgreSQL cuts longer names.
     kept = (c for c in layout.columns if c.name in columns or len(c.name.encode()) > _NAME_MAX)
     return replace(layout, columns=tuple(kept))
 
 
 def _layouts(database: FarmDatabase, position: Position, accepted: Collection[int]) -> dict[Name, Layout]:
-    """Read from the farm which columns the tables had: PostgreSQL's types do not show the original ones.
+    """Read the original columns of tables from the farm: PostgreSQL's types do not show them.
 
-    What accepted transactions changed does not count.
+    Changes of accepted transactions do not count.
     """
     manifest = log_reader.newest_snapshot(database, position.tick)
     layouts = {table.table: table.layout for table in manifest.tables} if manifest else {}
@@ -125,12 +125,12 @@ def _select(local: duckdb.DuckDBPyConnection, layout: Layout, file: Path) -> str
 
 
 def _has_lost_kind(parsed: ColumnType) -> bool:
-    """Say whether the text of a value does not show its type in the master."""
+    """Return whether the text of a value hides its type in the master."""
     return parsed.holds(lambda row: row.name in ("UNION", "VARIANT"))
 
 
 def _value(column: Column, text: str) -> str:
-    """Read the text that PostgreSQL writes for a value of a DuckDB type."""
+    """Parse PostgreSQL's text of a value of a DuckDB type."""
     parsed = parse(column.type)
     if _has_lost_kind(parsed):
         message = f"column {quote(column.name)} has type {column.type}, which PostgreSQL's text does not show"

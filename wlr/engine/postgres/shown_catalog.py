@@ -1,4 +1,4 @@
-"""What a PostgreSQL catalog shows, to compare it with what statements say that they did."""
+"""Reads the PostgreSQL catalog, to compare it with the recorded effects of statements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = """
     (SELECT coalesce(json_agg(a.attname ORDER BY place), '[]') FROM unnest({numbers}) WITH ORDINALITY u (number, place)
         JOIN pg_attribute a ON a.attrelid = {table} AND a.attnum = u.number)
 """
-# The farm knows no constraint that a server keeps for itself, and none that not all rows obey.
+# The farm records neither a server's internal constraints nor unvalidated ones.
 _CONSTRAINTS = f"""
     SELECT coalesce(json_agg(json_build_array(k.contype, {_NAMES.format(numbers="k.conkey", table="c.oid")},
         pn.nspname, p.relname, {_NAMES.format(numbers="k.confkey", table="k.confrelid")})), '[]')
@@ -56,7 +56,7 @@ _ENUMS = f"""
     SELECT n.nspname, t.typname, array_agg(e.enumlabel::text) FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid
     JOIN pg_namespace n ON n.oid = t.typnamespace WHERE {USER} GROUP BY 1, 2
 """
-# Tables that this transaction created, altered or dropped; those of dropped ones have no name any more.
+# Tables that this transaction created, altered or dropped; dropped ones have no name any more.
 _TOUCHED = """
     SELECT DISTINCT relation::bigint FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'
         AND mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
@@ -67,8 +67,8 @@ def shown(connection: Connection, *, has_generated: bool) -> ShownCatalog:
     """Return the tables, indexes and enums of a database.
 
     Args:
-        connection: Where to ask.
-        has_generated: Statements say what happens to generated columns; those of a PostgreSQL master do not.
+        connection: The connection.
+        has_generated: Statements record generated columns; those of a PostgreSQL master do not.
     """
     fold, ids, definitions = SchemaFold(), {}, {}
     hidden: dict[Name, set[str]] = {}
@@ -90,7 +90,7 @@ def shown(connection: Connection, *, has_generated: bool) -> ShownCatalog:
 
 
 def shown_after(connection: Connection, before: ShownCatalog, *, has_generated: bool) -> ShownCatalog:
-    """Return what the open transaction made of a database: what others did to tables meanwhile is left out."""
+    """Return the catalog with the changes of the open transaction, without concurrent changes to tables."""
     now = shown(connection, has_generated=has_generated)
     touched = {oid for (oid,) in fetch(connection, _TOUCHED)}
     names, present = {oid: name for name, oid in before.ids.items()}, {*now.ids.values()}
@@ -103,7 +103,7 @@ def shown_after(connection: Connection, before: ShownCatalog, *, has_generated: 
 
     tables = chosen(now.schema.tables, before.schema.tables)
     for name in others & tables.keys() & now.ids.keys():
-        # What a table refers to may have another name.
+        # A referred table may have been renamed.
         found = now.schema.tables[name]
         tables[name] = replace(tables[name], constraints=found.constraints, parents=found.parents)
     indexes = {name: index for name, index in now.schema.indexes.items() if index.of not in others}

@@ -32,7 +32,7 @@ class PostgresTarget(Guarded, Roles):
         return find_state(self.place)
 
     def expect_round(self) -> None:
-        # The round that ends must not wait for it.
+        # The end of the round must not wait for it.
         threading.Thread(target=connect_ahead).start()
 
     def build(self, new: NewReplica) -> None:

@@ -1,10 +1,10 @@
 """Schema changes of a DuckDB master as PostgreSQL's statements.
 
-The record's layout says what the columns and the key of a table are after the change. Only what it does not say is read
-from the statement's text: what the change does to the table. A thing that holds no rows (view, macro, index, default,
-check, comment) may be left out if it has no counterpart in PostgreSQL; other things may not.
+The record's layout lists the columns and the key of a table after the change. Only the action itself is read from the
+statement's text. An object without rows (view, macro, index, default, check, comment) may be left out if it has no
+counterpart in PostgreSQL; other objects must not.
 
-The text of DuckDB's schema changes, read from left to right.
+A parser of DuckDB's schema changes.
 
 Constraints of a DuckDB master's tables, for PostgreSQL.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class StatementReader:
-    """Reads a statement token by token; every method that reads something passes it."""
+    """Reads a statement token by token; every reading method advances."""
 
     text: str
 
@@ -44,11 +44,11 @@ class StatementReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the statement is read to its end."""
         return self.at >= len(self.tokens)
 
     def peek(self, ahead: int = 0) -> str:
-        """Return the next word in capitals or sign without passing it; "" at the end, for strings and quoted names."""
+        """Peek at the next word in capitals, or sign; "" at the end, for strings and quoted names."""
         at = self.at + ahead
         if at >= len(self.tokens):
             return ""
@@ -62,7 +62,7 @@ class StatementReader:
         return found
 
     def take(self, *words: str) -> bool:
-        """Read these words if they come next, and say whether they do."""
+        """Read these words if they come next, and return whether they do."""
         if any(self.peek(number) != word for number, word in enumerate(words)):
             return False
         self.at += len(words)
@@ -91,7 +91,7 @@ class StatementReader:
         return self.tokens[self.at - 1].name
 
     def items(self) -> list[str]:
-        """Read what is in brackets, and return the texts between the commas.
+        """Read a list in brackets, and return the texts between the commas.
 
         Raises:
             ValueError: The next token is no opening bracket, or it is not closed.
@@ -112,7 +112,7 @@ class StatementReader:
         raise ValueError("a bracket is not closed")
 
     def rest(self) -> str:
-        """Return the text that is left without passing it."""
+        """Peek at the rest of the text."""
         if self.is_done:
             return ""
         return self.text[self.tokens[self.at].start : self.tokens[-1].end]
@@ -123,10 +123,10 @@ class ConstraintTranslator:
     """Translates constraints of one table.
 
     Attributes:
-        spelling: How columns of the table are written, by their names in lower case.
+        spelling: Spelling of the table's columns, by their names in lower case.
         resolve: Finds a table or sequence that an expression names.
         place: Finds the replica's table for one of the master's.
-        spelt: Returns a column of another table as it is written.
+        spelt: Returns a column of another table in its spelling.
     """
 
     spelling: Mapping[str, str]
@@ -135,7 +135,7 @@ class ConstraintTranslator:
     spelt: Callable[[Name, str], str]
 
     def action(self, constraint: TableConstraint) -> tuple[str, str]:
-        """Return what adds a constraint to its table, "" if it has no counterpart, and its name in a warning."""
+        """Return the action that adds a constraint, "" without a counterpart, and its name in a warning."""
         match constraint:
             case Unique(columns):
                 return f"ADD UNIQUE ({self._listed(columns)})", "a UNIQUE constraint"
@@ -160,7 +160,7 @@ class ConstraintTranslator:
 
 _CREATED = "SCHEMA TABLE SEQUENCE VIEW RECURSIVE INDEX UNIQUE TYPE MACRO FUNCTION".split()
 _SEQUENCE_WORDS = frozenset("INCREMENT BY MINVALUE MAXVALUE START WITH NO CYCLE -".split())
-# Settings of a DuckDB session that change how values are computed, and not how a statement is read.
+# Settings of a DuckDB session that change computed values, but not the parsing of a statement.
 _SAME_MEANING = frozenset({"Calendar", "TimeZone"})
 _COMMENTED = {"TABLE": "rpv", "VIEW": "v", "SEQUENCE": "S", "INDEX": "i", "COLUMN": "rpv"}
 
@@ -170,9 +170,9 @@ class PostgresStatement:
     """One statement for PostgreSQL.
 
     Attributes:
-        sql: The statement; "" if the change has no counterpart.
+        sql: The statement; "" without a counterpart.
         what: Its name in a warning; None if the statement must not be left out.
-        is_late: It is cheaper after rows are loaded.
+        is_late: It runs faster after rows are loaded.
     """
 
     sql: str
@@ -185,10 +185,10 @@ class Translation:
     """A schema change in PostgreSQL's terms.
 
     Attributes:
-        touches: Table of the replica that it changes or drops, which must be a replicated one; None for other changes.
+        touches: Table of the replica that it changes or drops, which must be replicated; None for other changes.
         replaces: Relation whose dependent views must be dropped before and created again after the statements.
-        left_out: Warning for what has no counterpart; None if everything has one.
-        fields_of: Table whose nested values get other fields. It must have no rows.
+        left_out: Warning for parts without a counterpart; None without such parts.
+        fields_of: Table whose nested values get other fields. It must be empty.
     """
 
     statements: tuple[PostgresStatement, ...] = ()
@@ -203,7 +203,7 @@ class Translator:
 
     Args:
         ddl: The change.
-        catalog: What the replica contains.
+        catalog: Catalog of the replica.
         names: Maps the master's names to the replica's.
         master: Name that the statement gives the database.
         is_rewritten: All rows of the table follow, and it has been emptied.
@@ -216,7 +216,7 @@ class Translator:
         self.master = master
         self.is_rewritten = is_rewritten
         self.reader = StatementReader(ddl.statement)
-        # How columns of the changed table are written, by their names in lower case.
+        # Spelling of the changed table's columns, by their names in lower case.
         self.spelling = {column.name.lower(): column.name for column in ddl.layout.columns} if ddl.layout else {}
 
     def translate(self) -> Translation:
@@ -242,7 +242,7 @@ class Translator:
     # Names -----------------------------------------------------------------------------------------------------------
 
     def resolve(self, path: tuple[str, ...]) -> Name:
-        """Find the relation that a name in the statement means: in the search path, then in `main`."""
+        """Resolve a name in the statement: in the search path, then in `main`."""
         if len(path) > 2 or (len(path) == 2 and path[0].lower() == self.master.lower() and not self._is_schema(path)):
             path = path[1:]
         own = self.names.place(self.ddl.object)
@@ -267,14 +267,14 @@ class Translator:
     def _allowed(self, schema: str) -> str:
         """Return a schema that the farm may change."""
         if is_own(self.names.schema(schema)):
-            raise UnsupportedError(f"schema {schema} is not the farm's to change")
+            raise UnsupportedError(f"the farm must not change schema {schema}")
         return schema
 
     def _is_schema(self, path: tuple[str, ...]) -> bool:
         return self.catalog.find(Name(self.names.schema(path[0]), path[1])) is not None
 
     def _spelt(self, table: Name, column: str) -> str:
-        """Return a column of a table as it is written; the statement's own table is not in the catalog yet."""
+        """Return a column of a table in its spelling; the statement's own table is not in the catalog yet."""
         is_own_table = table == self.names.place(self.ddl.object)
         return self.spelling.get(column.lower(), column) if is_own_table else self.catalog.column(table, column)
 
@@ -300,7 +300,7 @@ class Translator:
             case "INDEX" | "UNIQUE":
                 return self._create_index(is_unique)
             case "TYPE":
-                # A column has the type behind the name, see `types`.
+                # Columns have the underlying type, see `types`.
                 return Translation()
             case "MACRO" | "FUNCTION":
                 return Translation(left_out=f"macro {self.ddl.object} is left out: PostgreSQL has no macros")
@@ -320,13 +320,13 @@ class Translator:
         return Translation((*before, made, *statements), touches=present, replaces=present)
 
     def _constraints(self) -> tuple[TableConstraint, ...]:
-        """Return what the statement says of the constraints of its table, beside the primary key and NOT NULL."""
+        """Return the statement's constraints of its table, besides the primary key and NOT NULL."""
         table = DbObject("TABLE", self.ddl.object)
         did = (each for each in self.ddl.does if each.object == table)
         return next((e.constraints or () for e in did if isinstance(e, CreatedObject | AlteredObject)), ())
 
     def _constraint(self, constraint: TableConstraint) -> tuple[str, str]:
-        """Return the action that adds a constraint, "" if it has no counterpart, and its name in a warning."""
+        """Return the action that adds a constraint, "" without a counterpart, and its name in a warning."""
         translator = ConstraintTranslator(self.spelling, self.resolve, self._placed, self._spelt)
         action, what = translator.action(constraint)
         return action, f"{what} of table {self.ddl.object}"
@@ -338,7 +338,7 @@ class Translator:
 
     def _layout(self) -> Layout:
         if self.ddl.layout is None:
-            raise UnsupportedError("the record does not say what columns the table has")
+            raise UnsupportedError("the record does not list the columns of the table")
         return self.ddl.layout
 
     def _column(self, column: Column) -> str:
@@ -356,7 +356,7 @@ class Translator:
             ) from error
 
     def _default(self, column: Column) -> tuple[str, str]:
-        """Return the action that sets a default, "" if it has no counterpart, and its name in a warning."""
+        """Return the action that sets a default, "" without a counterpart, and its name in a warning."""
         what = f"default of column {column.name} of table {self.ddl.object}"
         try:
             return f"ALTER {quote(column.name)} SET DEFAULT {self._expression(column.default or 'NULL')}", what
@@ -369,7 +369,7 @@ class Translator:
         return expression_sql(text, self.spelling, self.resolve)
 
     def _refuse_settings(self) -> None:
-        """Refuse an expression that DuckDB reads in another way than by default."""
+        """Refuse an expression that a setting of DuckDB changes."""
         changed = [name for name, _ in self.ddl.settings if name not in _SAME_MEANING]
         if changed:
             raise UnsupportedError(f"setting {changed[0]} changes its meaning")
@@ -452,7 +452,7 @@ class Translator:
         path = reader.path()
         column = path[-1] if kind == "COLUMN" else None
         found = self.catalog.find(self.resolve(path[:-1] if column else path))
-        # What was left out has no comment.
+        # A left-out object has no comment.
         if found is None or self.catalog.kinds[found] not in _COMMENTED[kind] or not reader.take("IS"):
             return Translation()
         name = found.sql if column is None else f"{found.sql}.{quote(self.catalog.column(found, column))}"
@@ -491,7 +491,7 @@ class Translator:
     def _alter_table(self, table: Name) -> list[tuple[str, str | None]] | None:
         """Return the actions on a table, each with its name in a warning if it may be left out.
 
-        None stands for a change of the fields of nested values.
+        None is a change of the fields of nested values.
         """
         reader = self.reader
         verb = reader.word()
@@ -517,7 +517,7 @@ class Translator:
                 raise UnsupportedError(f"ALTER TABLE {verb} has no counterpart")
 
     def _add_constraint(self, table: Name) -> list[tuple[str, str | None]]:
-        """Return the action for a key, or a UNIQUE constraint; DuckDB adds no others to a table that is there."""
+        """Return the action for a key, or a UNIQUE constraint; DuckDB adds no others to an existing table."""
         if "PRIMARY" in (self.reader.peek(), self.reader.peek(1)):
             return [(_primary_key(self._layout()), None)]
         present = self.catalog.unique_keys(table)
@@ -535,7 +535,7 @@ class Translator:
         return [(f"{text} DEFAULT {self._expression(column.default)}", None), *constraints]
 
     def _alter_column(self, name: str) -> list[tuple[str, str | None]]:
-        """Return the actions that make a column what the layout says."""
+        """Return the actions that make a column equal to its layout."""
         reader, column = self.reader, self._described(name)
         head = f"ALTER COLUMN {quote(name)}"
         if reader.take("SET", "NOT", "NULL") or reader.take("DROP", "NOT", "NULL"):
@@ -543,7 +543,7 @@ class Translator:
         # If the new default has no counterpart, the old one must not stay.
         actions: list[tuple[str, str | None]] = [(f"{head} DROP DEFAULT", self._default(column)[1])]
         if reader.take("SET", "DATA", "TYPE") or reader.take("SET", "TYPE") or reader.take("TYPE"):
-            # The rows follow with their new values, so there is nothing to compute.
+            # The rows follow with their new values, so nothing is computed here.
             using = f"USING CAST(NULL AS {expressions.postgres_type(column.type)})"
             actions.append((f"{head} TYPE {self._type(column)} {using}", None))
         elif not reader.take("SET", "DEFAULT") and not reader.take("DROP", "DEFAULT"):

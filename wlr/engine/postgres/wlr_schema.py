@@ -1,13 +1,13 @@
-"""The schema `wlr` of a replica: its state, its tables, and the guard that keeps others from writing to them.
+"""The schema `wlr` of a replica: its state, its tables, and the guard against direct writes.
 
 Its tables:
     state   key and value: position, clock, master, failure …; written in the transaction that it describes
     tables  every replicated table; other tables belong to the database's owner
-    guard   has a row while the replica's owner allows direct writes to replicated tables
+    guard   has a row while the replica's owner allows direct writes
 
-Every replicated table has a trigger that makes a statement fail unless `wlr.guard` has a row. It does not fire for
-replay, which runs with the role of a replica. A view over the table keeps it from being dropped. DROP SCHEMA wlr
-CASCADE drops the function and with it the triggers.
+Every replicated table has a trigger that fails a statement unless `wlr.guard` has a row. It does not fire for replay,
+which runs with the role of a replica. A view over the table prevents DROP TABLE. DROP SCHEMA wlr CASCADE drops the
+function and with it the triggers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ GUARD = "wlr_guard"
 # Key of the state with the schema that takes the tables of the master's `main`.
 SCHEMA = "schema"
 _OWNED = "SELECT to_regclass('wlr.state') IS NOT NULL, EXISTS (SELECT FROM pg_namespace WHERE nspname = 'wlr')"
-# It reads wlr.guard with the owner's privileges: a role without any in schema wlr must see this message, too.
+# It reads wlr.guard with the owner's privileges: a role without privileges on schema wlr must see this message, too.
 _GUARD_CHECK = """
     CREATE FUNCTION wlr.guard_check() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
         IF NOT EXISTS (SELECT FROM wlr.guard) THEN
-            RAISE EXCEPTION 'table %.% is replicated and not to be written to; wlr replica unlock allows it',
+            RAISE EXCEPTION 'table %.% belongs to a replica and is read-only; to allow writes: wlr replica unlock REPLICA',
                 TG_TABLE_SCHEMA, TG_TABLE_NAME;
         END IF;
         RETURN NULL;
@@ -61,12 +61,12 @@ _UNKEPT = """
 
 
 def _keeper(number: int) -> str:
-    """Name a view that depends on a replicated table, so that the table is not dropped, unless with CASCADE."""
+    """Return the name of the view that prevents a replicated table from being dropped without CASCADE."""
     return f'wlr."table {number} is replicated"'
 
 
 def let_go(connection: Connection, tables: Iterable[Name]) -> None:
-    """Let statements drop tables until `write_tables`, in the caller's transaction."""
+    """Allow statements to drop tables until `write_tables`, in the caller's transaction."""
     for name in tables:
         for (number,) in fetch(connection, "SELECT to_regclass(%s)::oid", [name.sql]):
             if number is not None:
@@ -86,7 +86,7 @@ def install(connection: Connection) -> None:
 
 
 def find(connection: Connection, address: Address) -> tuple[ReplicaState, str] | None:
-    """Read the state and the schema that stands for `main`; None if the database is no replica.
+    """Read the state and the schema for `main`; None if the database is no replica.
 
     Raises:
         CorruptError: The state is damaged, or a newer version wrote it.
@@ -104,7 +104,7 @@ def find(connection: Connection, address: Address) -> tuple[ReplicaState, str] |
 
 
 def read(connection: Connection, address: Address) -> tuple[ReplicaState, str]:
-    """Read the state and the schema that stands for `main`; raises as `find` does.
+    """Read the state and the schema for `main`; raises as `find` does.
 
     Raises:
         InvalidError: The database is no replica.
@@ -116,7 +116,7 @@ def read(connection: Connection, address: Address) -> tuple[ReplicaState, str]:
 
 
 def find_state(place: Place) -> ReplicaState | None:
-    """Read what a replica remembers; None if the database is no replica.
+    """Read a replica's state; None if the database is no replica.
 
     Raises:
         InvalidError: There is no such database, or its schema `wlr` belongs to another program.

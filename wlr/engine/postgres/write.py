@@ -1,10 +1,10 @@
-"""Net changes written to PostgreSQL: rows to remove, rows that stay and change, rows to add.
+"""Writes net changes to PostgreSQL: rows to remove, rows to change in place, rows to add.
 
 Images of rows to remove and to change are copied into a staging table. Its columns have the target's own types, so
-that PostgreSQL itself reads text as values. The operator `*=` compares them with the rows of the table. It holds for
-identical values only, so not for -0.0 and 0.0, 1.0 and 1.00, or two texts that a collation considers the same.
+PostgreSQL itself parses text. The operator `*=` compares images with the rows of the table. It is true for identical
+values only, not for -0.0 and 0.0, 1.0 and 1.00, or two texts that are equal in a collation.
 
-A statement reaches the table's own rows only (`ONLY`): tables that inherit from it are replicated themselves.
+A statement changes the table's own rows only (`ONLY`): its child tables are replicated themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _STAGING = "pg_temp.wlr_staging"
 # Two images of so many columns fit into one row of the staging table.
 _WIDE = 400
-# Integer keys of a change are dense if they are at least one in so many numbers of their range.
+# Integer keys of a change are dense if they fill at least one in so many numbers of their range.
 _SPARSE = 4
 # Columns that an UPDATE must not write, and columns of indexes that refuse equal rows while a statement runs; all
 # columns if such an index is on an expression.
@@ -53,9 +53,9 @@ _TYPES = """
     SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute
     WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
 """
-# Asking for the types of a table's columns takes as long as reading some thousand rows.
+# Querying the types of a table's columns takes as long as reading some thousand rows.
 _BINARY_ROWS = 10_000
-# Each makes the expression of a row one deeper, which DuckDB limits.
+# Each one nests the expression of a row deeper, which DuckDB limits.
 _BINARY_COLUMNS = 100
 
 
@@ -75,7 +75,7 @@ class StagingColumn:
 
     @property
     def name(self) -> str:
-        """Its name. The staging table has no other columns that it could collide with."""
+        """Its name, unique in the staging table."""
         return f"{self.alias}{self.number}"
 
 
@@ -85,11 +85,11 @@ def write(
     """Apply the net change of one table in the caller's transaction.
 
     Args:
-        connection: In a transaction as a replica.
+        connection: Connection in a transaction with the role of a replica.
         workshop: Holds the net change.
         net: The change.
-        cleared_before: Number of rows that were removed ahead of a schema change that rewrote the table, None if none.
-        totals: Adds up the net change while the server works alone.
+        cleared_before: Number of rows removed before a schema change that rewrote the table, None without one.
+        totals: Adds up the net change while the server works.
 
     Raises:
         StepError: A row to remove is missing, or a constraint does not hold.
@@ -106,15 +106,15 @@ def write(
 
 
 def _clear(connection: Connection, net: NetChange, cleared_before: int) -> None:
-    # TRUNCATE would take the rows from readers that began before the step's end.
+    # TRUNCATE would hide the rows from readers with older snapshots.
     found = run(connection, f"DELETE FROM ONLY {net.table.sql}")
     unfit_changes.refuse_other_count(net.change, found + cleared_before)
     if net.removed:
-        raise StepError(f"{net.removed} rows were removed that were not there")
+        raise StepError(f"{net.removed} removed rows did not exist")
 
 
 def _staying(connection: Connection, workshop: Workshop, net: NetChange) -> tuple[int, list[Column]]:
-    """Return how many rows keep their key and can be updated, and the columns that they change.
+    """Return the number of rows that keep their key and can be updated, and the changed columns.
 
     The result is empty if rows must be removed and added instead.
     """
@@ -122,7 +122,7 @@ def _staying(connection: Connection, workshop: Workshop, net: NetChange) -> tupl
     nothing: tuple[int, list[Column]] = (0, [])
     if not (net.removed and net.added and table.key):
         return nothing
-    # An UPDATE leaves a key as it was whose new value is equal to it and not identical.
+    # An UPDATE does not change a key to an equal value that is not identical.
     if any(parse(column.type).row.has_equal_twins for column in table.key):
         return nothing
     outside = fold.outside_key(table)
@@ -132,15 +132,15 @@ def _staying(connection: Connection, workshop: Workshop, net: NetChange) -> tupl
     # Two images of one key on the same side are a conflict, which removing detects.
     if not changed or stays > min(net.removed, net.added) or len(table.layout.stored) + len(changed) > _WIDE:
         return nothing
-    # PostgreSQL refuses an UPDATE that meets equal values on its way, even if they are gone at its end.
+    # PostgreSQL refuses an UPDATE with duplicate values in between, even if they are gone at its end.
     fixed = {name for (name,) in fetch(connection, _FIXED.format(table=literal(table.sql)))}
     return nothing if any(column.name in fixed for column in changed) else (stays, changed)
 
 
 def _differs(column: Column) -> str:
     old, new = (f"{alias}.{quote(file_column(column.name))}" for alias in "on")
-    told_apart = fold.tell_apart(column, old)
-    exact = f" OR {told_apart} IS DISTINCT FROM {fold.tell_apart(column, new)}" if told_apart else ""
+    distinctions = fold.tell_apart(column, old)
+    exact = f" OR {distinctions} IS DISTINCT FROM {fold.tell_apart(column, new)}" if distinctions else ""
     return f"{old} IS DISTINCT FROM {new}{exact}"
 
 
@@ -176,7 +176,7 @@ def _remove(
 
 
 def _delete_copies_sql(table: TargetTable, same: str) -> str:
-    """Delete exactly as many copies of each image as its weight says."""
+    """Delete as many copies of each image as its weight."""
     parts = [StagingColumn("o", number).name for number in range(len(table.layout.stored))]
     as_text = f"CAST({_row('t', _names(table))} AS text) = CAST({_row('s', parts)} AS text)"
     return (
@@ -187,10 +187,10 @@ def _delete_copies_sql(table: TargetTable, same: str) -> str:
 
 
 def stage_removed(connection: Connection, workshop: Workshop, net: NetChange, *, keeps: bool) -> None:
-    """Copy the images of rows to remove into the staging table, each with its number and its number of copies.
+    """Copy the images of rows to remove into the staging table, with numbers and counts of copies.
 
     Args:
-        connection: In a transaction.
+        connection: Connection in a transaction.
         workshop: Holds the net change.
         net: The change.
         keeps: Leave out the rows that stay.
@@ -204,7 +204,7 @@ def stage_removed(connection: Connection, workshop: Workshop, net: NetChange, *,
     texts = _values(net.table, parts, form)
     weight, grouped = f"CAST(-o.{WEIGHT} AS BIGINT)", ""
     if not net.table.key:
-        # Two values with the same text in PostgreSQL would each find the same rows.
+        # Two values with the same text in PostgreSQL would match the same rows.
         weight, grouped = (
             f"CAST(sum(-o.{WEIGHT}) AS BIGINT)",
             f" GROUP BY {', '.join(part.name for part in parts)}",
@@ -219,7 +219,7 @@ def stage_removed(connection: Connection, workshop: Workshop, net: NetChange, *,
 
 
 def missing(connection: Connection, net: NetChange) -> str | None:
-    """Name an image of the staging table of which the target has too few copies; None if it has all."""
+    """Name an image of the staging table with too few copies in the target; None if all match."""
     table, parts = net.table, [StagingColumn("o", number).name for number in range(len(net.table.layout.stored))]
     names = _names(table)
     shown = " || ', ' || ".join(
@@ -237,13 +237,13 @@ def missing(connection: Connection, net: NetChange) -> str | None:
 def _update(
     connection: Connection, workshop: Workshop, net: NetChange, stays: int, changed: list[Column], totals: Totals
 ) -> None:
-    """Change rows that stay, in one statement; a row of the staging table holds both images."""
+    """Update rows in one statement; a row of the staging table holds both images."""
     table = net.table
     stored = table.layout.stored
     old = [StagingColumn("o", number) for number in range(len(stored))]
     new = [StagingColumn("n", number) for number, column in enumerate(stored) if column in changed]
     _create(connection, table, [*old, *new])
-    # Rows are stored roughly in the order of their keys, so the server passes through its pages once.
+    # Rows are stored roughly in key order, so the server reads each page once.
     form = _form(connection, table, stays)
     query = f"SELECT {_values(table, [*old, *new], form)} FROM {_pairs(net)} ORDER BY {_keys(net, 'o.')}"
     _fill(connection, workshop, table, [*old, *new], query, form)
@@ -277,15 +277,15 @@ def add(
     is_folded: bool,
     freezes: bool = False,
 ) -> int:
-    """Copy images `n` into the table itself, and return how many.
+    """Copy images `n` into the table itself, and return their number.
 
     Args:
-        connection: In a transaction.
+        connection: Connection in a transaction.
         workshop: Reads the images.
-        table: Where.
+        table: The table.
         query: `{} FROM … AS n{} WHERE …`, with places for the columns and for another table.
-        expected: About how many images there are.
-        is_folded: Images are unordered and may stand for several copies.
+        expected: Approximate number of images.
+        is_folded: Images are unordered and may have several copies.
         freezes: The table was created in this transaction, so VACUUM need not visit the rows.
     """
     parts = [StagingColumn("n", number) for number in range(len(table.layout.stored))]
@@ -324,8 +324,8 @@ def _fill(
     names = ", ".join([*(part.name for part in parts), *more])
     into = f"COPY {_STAGING} ({names}) FROM STDIN (FORMAT {form.value})"
     _bring(connection, workshop, table, parts, query, into, form, more)
-    # Without statistics PostgreSQL expects a small table, and looks up half a million rows one by one. If there is a
-    # key, only its statistics matter.
+    # Without statistics, PostgreSQL expects a small table, and looks up half a million rows one by one. With a key,
+    # only its statistics matter.
     keys = ", ".join(f"o{number}" for number in _key_numbers(table))
     run(connection, f"ANALYZE {_STAGING}{f' ({keys})' if keys else ''}")
 
@@ -348,7 +348,7 @@ def _bring(
             return workshop.bring_bytes(connection, rows, into)
         return workshop.bring(connection, query, quoted, into)
     except psycopg.errors.CharacterNotInRepertoire as error:
-        # Text may hold the character 0 everywhere but in PostgreSQL, whose message does not say where.
+        # Only PostgreSQL refuses the character 0 in text, and its message does not name the column.
         flags = ", ".join(f"bool_or(contains({part}, chr(0)))" for part in quoted)
         found = workshop.duckdb.execute(f"SELECT {flags} FROM ({query})").fetchall()[0] if quoted else ()
         first = next((part for part, has_zero in zip(quoted, found, strict=True) if has_zero), "")
@@ -363,7 +363,7 @@ def _drop(connection: Connection) -> None:
 
 
 def _form(connection: Connection, table: TargetTable, rows: int) -> Form:
-    """Choose the form in which so many rows of a table are read faster."""
+    """Choose the faster form to read so many rows of a table."""
     if rows < _BINARY_ROWS or len(table.layout.stored) > _BINARY_COLUMNS:
         return Form.TEXT
     own = {name: (oid, modifier) for name, oid, modifier in fetch(connection, _TYPES.format(literal(table.sql)))}
@@ -390,7 +390,7 @@ def _names(table: TargetTable) -> list[str]:
 
 
 def _row(alias: str, names: Iterable[str]) -> str:
-    """Write an image as one value; without the cast PostgreSQL would look for `*=` of every column's type."""
+    """Write an image as one value; without the cast, PostgreSQL would search `*=` for every column's type."""
     return f"CAST(ROW({', '.join(f'{alias}.{quote(name)}' for name in names)}) AS record)"
 
 
@@ -405,7 +405,7 @@ def _key_numbers(table: TargetTable) -> list[int]:
 
 
 def _in_range(workshop: Workshop, net: NetChange) -> str:
-    """Limit the join to a range of keys if the keys of a change are dense, so that the server skips other rows."""
+    """Limit the join to the range of dense keys, so that the server skips other rows."""
     key = net.table.key
     if len(key) != 1 or not parse(key[0].type).row.is_integer:
         return ""

@@ -1,4 +1,4 @@
-"""The table of outputs: no other module chooses one. An adapter is imported when it is needed."""
+"""The table of outputs: no other module chooses one. An adapter is imported on first use."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KAFKA = "kafka://"
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """What the user said about an output.
+    """The user's options of an output.
 
     Attributes:
-        rotate_bytes: A file of so many bytes is complete; None for one file.
+        rotate_bytes: Size at which a file is complete; None for one file.
         is_transactional: Records become visible together.
         options: Options of the output's client.
     """
@@ -36,10 +36,10 @@ class OutputSettings:
 
 
 def output_at(to: str, settings: OutputSettings) -> Output:
-    """Return the output that a path or URL names; it is not opened.
+    """Return the output of a path or URL, without opening it.
 
     Raises:
-        InvalidError: The text names no output, the settings are another one's, or packages are not installed.
+        InvalidError: The text names no output, an option is for another kind of output, or packages are not installed.
     """
     if not to.strip():
         raise InvalidError("a feed needs an output", hint="wlr feed DB --to changes.jsonl")

@@ -1,4 +1,4 @@
-"""The contract of outputs: where a feed writes its records."""
+"""The contract of outputs of feeds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Output(ABC):
-    """A place that feeds write to.
+    """An output of feeds.
 
     Attributes:
-        shown: The place as messages and the registry name it, without credentials.
-        label: What the feed is called after, unless its user gives a name.
-        formats: Names of the formats that it can hold, the usual one first.
+        shown: Its name in messages and the registry, without credentials.
+        label: Default name of its feed.
+        formats: Names of the formats that it accepts, the usual one first.
     """
 
     shown: str
@@ -32,89 +32,89 @@ class Output(ABC):
 
     @abstractmethod
     def memory(self, database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
-        """Return the object in which the feed remembers its state."""
+        """Return the object that stores the feed's state."""
 
     @abstractmethod
     def open(self, state: FeedState, form: Format, bytes_max: int) -> OpenOutput:
-        """Open the place for writing, and remove what a run that died has left behind the position.
+        """Open the output for writing, and remove the records of a dead run after the position.
 
         Args:
-            state: Where the feed stands.
+            state: The feed's state.
             form: Its format.
-            bytes_max: Bytes that may wait in memory until they are written; 0 for any number.
+            bytes_max: Maximal bytes buffered in memory; 0 for no limit.
 
         Raises:
-            InvalidError: Something else is there.
-            CorruptError: Something of what was written is missing.
-            UnavailableError: The place cannot be reached.
+            InvalidError: The output belongs to something else.
+            CorruptError: Written records are missing.
+            UnavailableError: The output cannot be reached.
         """
 
-    def check_new(self) -> None:  # noqa: B027 - not every place can hold something else
-        """Refuse a place that holds something else, before a new feed writes to it.
+    def check_new(self) -> None:  # noqa: B027 - not every output can belong to something else
+        """Refuse an output with other content, before a new feed writes to it.
 
         Raises:
-            InvalidError: It does.
+            InvalidError: It has other content.
         """
 
     def check_place(self, state: FeedState) -> None:  # noqa: B027 - a file may be moved together with its position
-        """Refuse the state of a feed that writes to another place.
+        """Refuse the state of a feed that writes to another output.
 
         Raises:
-            InvalidError: It does.
+            InvalidError: The feed writes to another output.
         """
 
-    def check_written(self, state: FeedState) -> None:  # noqa: B027 - not every place can be asked for it
-        """Refuse a place that lacks some of what was written, in a round without news.
+    def check_written(self, state: FeedState) -> None:  # noqa: B027 - not every output can be checked
+        """Refuse an output that lacks written records, in a round without new ones.
 
         Raises:
-            CorruptError: It does.
+            CorruptError: Records are missing.
         """
 
     def check_format(self, name: str | None) -> None:
-        """Refuse a format that the place cannot hold; None is the one that it chooses.
+        """Refuse a format that the output does not accept; None is its own choice.
 
         Raises:
-            InvalidError: It cannot.
+            InvalidError: It does not accept the format.
         """
         if name is not None and name not in self.formats:
-            message = f"{self.shown} takes no {name}"
+            message = f"{self.shown} does not accept {name}"
             raise InvalidError(message, hint=f"--format {' or '.join(self.formats)}")
 
     def choose_format(self, asked: str | None) -> str:
-        """Return the format of a new feed: what is asked for, or what fits the place.
+        """Return the format of a new feed: the user's, or one that fits the output.
 
         Raises:
-            InvalidError: The place says that it holds another one.
+            InvalidError: The format contradicts the output.
         """
         return asked or self.formats[0]
 
 
 class OpenOutput(ABC):
-    """A place that is open for writing."""
+    """An output that is open for writing."""
 
     @abstractmethod
     def write(self, piece: FeedPiece) -> None:
-        """Write records behind those before.
+        """Append records.
 
         Raises:
-            UnavailableError: The place cannot be written to.
+            UnavailableError: The output cannot be written to.
         """
 
     @abstractmethod
     def flush(self, state: FeedState) -> FeedState:
-        """Make what was written durable, and return the state with the place that it ends at.
+        """Make the written records durable, and return the state with their end.
 
         Raises:
-            UnavailableError: It cannot be made durable now.
+            UnavailableError: They cannot be made durable now.
         """
 
     def resume_at(self, state: FeedState) -> FeedState:
-        """Return the state with the last record that the place itself says it has, if it says more than the state."""
+        """Return the state with the last record that the output itself has, if it is later than the state's."""
         return state
 
     @abstractmethod
     def close(self) -> None:
-        """Give the place up."""
+        """Close the output."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
-"""What a feed remembers: what it is of, how far it has come, and where in its output that is.
+"""The state of a feed: its source, its position, and the end of its output.
 
-What a feed remembers, found by what its owner calls it.
+Finding a feed's state by the owner's name of it.
 
-Where a feed stands: its position, its lag behind the farm, what it dropped.
+The status of a feed: its position, its lag behind the farm, its dropped records.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Ends = Annotated[Mapping[int, int], JsonForm(_as_ends, lambda ends: sorted(ends.
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """What a feed remembers.
+    """The state of a feed.
 
     Attributes:
-        name: Its name, one feeder of which works at a time.
+        name: Its name; one run at a time feeds it.
         master: URL of the database's folder.
-        to: Where it writes.
+        to: Its output.
         tables: Patterns of its tables; empty for all.
         format: Name of its format.
         position: All transactions up to it are in the output; None while the first snapshot is read.
@@ -58,17 +58,17 @@ class FeedState:
         clock: Commit time of the transaction at the position.
         history: History of the position, or of the snapshot.
         snapshot: Tick of the snapshot whose rows are being written; None if none is.
-        written: Tick and number of the last record in the output, if it is of a transaction behind the position, or of
-            the snapshot; None if the output ends with the position.
-        file: How many files are complete, for an output in files; `bytes`: length of the one being written; `header`:
-            the line that it begins with.
-        dropped: How many records were dropped.
-        verify: Public keys that its farm's signatures are verified with.
-        is_paused: It stays where it is until it is resumed.
-        place: What tells the place from others of the same name, such as the id of a cluster; "" if nothing does.
-        ends: For each partition of a topic that it wrote to, the offset behind the last record that was acknowledged.
-        run: Random id of the last run that wrote; whoever takes over writes another one.
-        attachment: Which upstream it reads, if it chooses one or was told which; None if it reads what it is given.
+        written: Tick and number of the last record in the output, if it belongs to a transaction after the position, or
+            to the snapshot; None if the output ends with the position.
+        file: Number of complete files, for an output in files; `bytes`: length of the current file; `header`: its
+            header.
+        dropped: Number of dropped records.
+        verify: Public keys that verify its farm's signatures.
+        is_paused: It is paused until it is resumed.
+        place: Identity of an output among its namesakes, such as the id of a cluster; "" without one.
+        ends: Per written partition of a topic, the offset after the last acknowledged record.
+        run: Random id of the last run that wrote; a run that takes over writes its own.
+        attachment: The upstream that it reads, chosen or pinned; None if its place is fixed.
     """
 
     name: str
@@ -98,25 +98,25 @@ class FeedState:
 _DOCUMENT = Document(
     "feed",
     FeedState,
-    hint="Put it back from a backup together with the output, or begin a new feed: another --to.",
+    hint="Restore it from a backup together with the output, or begin a new feed: another --to.",
 )
 encode_state, decode_state = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def paused(state: FeedState | None, is_paused: bool) -> FeedState:
-    """Return the state of a feed that is paused, or is not."""
+    """Return the state of a feed, paused or resumed."""
     assert state is not None, "the feed was found just before"
     return replace(state, is_paused=is_paused)
 
 
-# Ends the name of the file that holds the position of a feed to a file.
+# Suffix of the file with the position of a feed to a file.
 POSITION = ".position"
 _KAFKA = "kafka://"
 _IN_THE_FARM = re.compile(rf"(.+)/{FEEDS}([^/]+?)(?:\.json)?")
 
 
 def position_of(path: Path) -> VersionedObject[FeedState]:
-    """Return the object beside a file that holds the position of its feed."""
+    """Return the object with the position of a file's feed, beside the file."""
     path = path.absolute()
     beside = f"{path.name}{POSITION}"
     place = open_store(str(path.parent))
@@ -124,7 +124,7 @@ def position_of(path: Path) -> VersionedObject[FeedState]:
 
 
 def in_farm(database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
-    """Return the object in the farm that holds what a feed remembers."""
+    """Return the object in the farm with a feed's state."""
     path = feed_path(name)
     where = f"{database.url}/{path}"
     return VersionedObject(database.store, path, encode_state, lambda data: decode_state(data, where))
@@ -133,7 +133,7 @@ def in_farm(database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
 def feed_at(
     target: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> VersionedObject[FeedState] | None:
-    """Return what the feed remembers that writes to a file, or that the farm has as `DB/feeds/NAME`; None if none does.
+    """Return the state of a file's feed, or of the feed `DB/feeds/NAME` in a farm; None without one.
 
     Args:
         target: A file that a feed writes, or a path or URL in the farm.
@@ -145,9 +145,9 @@ def feed_at(
         memory = in_farm(open_database(found[1], storage_options=storage_options), found[2])
         return memory if memory.store.exists(memory.path) else None
     if text.startswith(_KAFKA):
-        # What the feed remembers is in the farm, of which this URL says nothing.
+        # The feed's state is in the farm, which this URL does not name.
         hint = "wlr status FARM/DB/feeds/NAME; wlc tier show DB lists the names behind feed-"
-        raise InvalidError(f"{without_password(text)} does not say which feed writes to it", hint=hint)
+        raise InvalidError(f"{without_password(text)} does not identify the feed that writes to it", hint=hint)
     if not text.strip() or is_remote(text):
         return None
     path = path_of(text)
@@ -156,17 +156,17 @@ def feed_at(
 
 @dataclass(frozen=True, slots=True)
 class FeedStatus(ForPeople):
-    """Where a feed stands.
+    """The status of a feed.
 
     Attributes:
         lag_s: Seconds between the feed's clock and the farm's; None if the farm cannot be read.
         lag_transactions: Ticks between the two; None if the farm cannot be read.
         tables: Patterns of its tables; empty for all.
         dropped: Records that were not written since the feed began.
-        is_paused: Its owner wants it to stay where it is.
-        upstream: Id of the upstream that it chose or is pinned to, as `wlc tier show` shows it; empty if it reads what
-            it is given.
-        registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
+        is_paused: Its owner has paused it.
+        upstream: Id of the upstream that it chose or is pinned to, as `wlc tier show` shows it; empty if its place is
+            fixed.
+        registries: URLs of the registries from which it chooses; the first one decides. Empty likewise.
     """
 
     name: str
@@ -188,14 +188,14 @@ class FeedStatus(ForPeople):
 def feed_status(
     target: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> FeedStatus | None:
-    """Return where a feed stands; None if `target` is no feed.
+    """Return the status of a feed; None if `target` is no feed.
 
     Args:
         target: The file that it writes, or its place in the farm, `DB/feeds/NAME`.
         storage_options: Options of the farm's file system.
 
     Raises:
-        CorruptError: What it remembers is damaged.
+        CorruptError: Its state is damaged.
     """
     memory = feed_at(target, storage_options)
     found = memory.load() if memory is not None else None

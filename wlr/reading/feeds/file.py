@@ -1,10 +1,10 @@
-"""A file as the output of a feed: each record is in it once.
+"""A file as the output of a feed, with each record once.
 
-Lines are appended and synchronized, and the position beside the file follows.
-`FILE.position` says how long the file was when the position was written. What is behind that is a torn tail, which the
-next run cuts off. A file that is rotated keeps its name, and the next one is `FILE.000001`, so that no name ever means
-another file, and the step to the next file is one replacement of the position.
-`.FILE.lock` is locked while a run writes: a lease can expire while its holder stands still, the kernel's lock cannot.
+A run appends lines and syncs the file, then replaces the position beside it. `FILE.position` holds the length of the
+file at that moment. Longer content is a torn tail, which the next run cuts off. A rotated file keeps its name, and the
+next one is `FILE.000001`: a name never changes its file, and the step to the next file is one replacement of the
+position. A run locks `.FILE.lock` while it writes: a lease can expire while its holder is suspended, a kernel lock
+cannot.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class FileOutput(Output):
     """A file of the local file system.
 
     Args:
-        path: Where.
-        rotate_bytes: A file that has so many bytes is complete; None for one file.
+        path: Its path.
+        rotate_bytes: Size at which a file is complete; None for one file.
     """
 
     formats: ClassVar[tuple[str, ...]] = (*_JSON, "csv")
@@ -93,7 +93,7 @@ def file_at(path: Path, number: int) -> Path:
 
 
 def _numbered(path: Path) -> list[Path]:
-    """Return the files beside a path that are named as its next ones are, in their order."""
+    """Return the existing rotated files of a path, in order."""
     if not path.parent.is_dir():
         return []
     form = re.compile(re.escape(path.name) + r"\.\d{6,}")
@@ -101,11 +101,11 @@ def _numbered(path: Path) -> list[Path]:
 
 
 def _check_size(file: Path, written: int) -> int:
-    """Return how long a file is, and refuse one that is shorter than what was written."""
+    """Return the length of a file, and refuse one that is shorter than the feed has written."""
     found = file.stat().st_size if file.exists() else 0
     if found < written:
         message = f"{file} has {found} bytes, and the feed has written {written}"
-        hint = "Put it back from a backup, or begin another feed: another --to."
+        hint = "Restore it from a backup, or begin another feed: another --to."
         raise CorruptError(message, hint=hint, path=str(file))
     return found
 
@@ -170,15 +170,15 @@ class OpenFile(OpenOutput):
             raise UnavailableError(message, hint=hint, path=str(self._path)) from error
 
     def _repair(self) -> None:
-        """Cut what a run that died has written behind the position."""
+        """Cut off the lines of a dead run after the position."""
         found = _check_size(self._file, self._bytes)
         later: list[Path] = []
         while (file := file_at(self._path, self._number + 1 + len(later))).exists():
             later.append(file)
         if later and not found:
-            # A run begins its next file when there is something in the one before.
+            # A run begins its next file only after the one before has content.
             raise InvalidError(f"{later[0]} exists, and no feed wrote it", hint=_OTHER_FILES, path=str(later[0]))
-        # A run that dies meanwhile leaves no hole between them.
+        # A run that dies in between leaves no gap in the numbers.
         for file in reversed(later):
             file.unlink()
 
@@ -193,13 +193,13 @@ class OpenFile(OpenOutput):
             synchronize(self._file.parent)
 
     def _header_of(self, piece: FeedPiece) -> str:
-        """Return the line that the file with a piece begins with: what has no columns goes where the file is at."""
+        """Return the header of the file for a piece; a piece without columns fits any file."""
         if piece.layout is None and self._bytes:
             return self._header
         return self._form.header(piece.layout)
 
     def _begin(self, header: str) -> None:
-        """Write the line that a file begins with; begin another file where the columns are others."""
+        """Write the header of a file; begin another file if the columns differ."""
         if self._bytes and header != self._header:
             self._rotate()
         if header and not self._bytes:
@@ -207,7 +207,7 @@ class OpenFile(OpenOutput):
             self._append(memoryview(header.encode()))
 
     def _parts(self, text: memoryview, ends: NDArray[numpy.int32], header: str) -> Iterator[memoryview]:
-        """Give the text of records in parts, between which the file is rotated."""
+        """Split the text of records into parts at which the file rotates."""
         if not self._rotate_bytes:
             yield text
             return
@@ -221,7 +221,7 @@ class OpenFile(OpenOutput):
                     self._rotate()
                     self._begin(header)
                     continue
-                # A record that is larger than a file has one of its own.
+                # A record that is larger than a file gets a separate file.
                 end = int(ends[int(numpy.searchsorted(ends, start, side="right"))])
             yield text[start:end]
             start = end
@@ -233,7 +233,7 @@ class OpenFile(OpenOutput):
         self._open(is_next=True)
 
     def _synchronize(self) -> None:
-        """Make the file durable, if it holds what was written and nothing else."""
+        """Sync the file, after checking that it holds exactly the written bytes."""
         os.fsync(self._handle)
         held, there = os.fstat(self._handle), self._file.stat() if self._file.exists() else None
         if there is None or not os.path.samestat(held, there):

@@ -1,15 +1,15 @@
-"""The formats of a feed: how a changed row, a schema change and a truncation become text.
+"""The formats of a feed: the text of a changed row, a schema change and a truncation.
 
-Texts of rows are made by SQL, over the columns of `rendering`: `before` and `after` (row images as text, NULL where
-there is none), `head` and `tail` (what the format says of the transaction), and `name` (of the table). The number of
-the record goes between the parts of the text, once the records are in their order.
+SQL makes the texts of rows from the columns of `rendering`: `before` and `after` (row images as text, or NULL), `head`
+and `tail` (the transaction in this format), and `name` (the table). The number of the record goes between the parts of
+the text, after the records are ordered.
 
-Which records of the log a feed is made of, in their order: runs of changed rows, and notes between them.
+The records of a feed, in the order of the log: runs of changed rows, and notes between them.
 
 The SQL that writes row images as text: JSON objects, or cells of CSV.
 
-Integers up to 64 bits and floats are numbers of JSON. What readers of JSON would round (decimals, larger integers) and
-what JSON lacks (dates, NaN, intervals) is text as DuckDB writes it, and bytes are base64. docs/feeds.md has the table.
+Integers up to 64 bits and floats are JSON numbers. Values that JSON readers would round (decimals, larger integers) and
+values that JSON lacks (dates, NaN, intervals) are DuckDB's text, and bytes are base64. docs/feeds.md has the table.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Column, Layout, Name, TableFile, Transaction
 
 
-# More row images, or more files, are sorted in two goes.
+# More row images, or more files, are sorted in two passes.
 RUN_ROWS = 250_000
 RUN_FILES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Rows that a transaction changed in one table.
+    """The changed rows of one table in a transaction.
 
     Attributes:
-        place: Number of the change among those of its transaction.
+        place: Number of the change within its transaction.
     """
 
     transaction: Transaction
@@ -70,12 +70,12 @@ Item = RowChange | Note
 
 
 def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item]:
-    """Give what a feed says of a batch, in the order in which it took effect.
+    """Yield the records of a batch for a feed, in order.
 
     Args:
         batch: The batch.
         after: Tick of the last transaction to leave out.
-        tables: Patterns of the feed's tables; all if there are none.
+        tables: Patterns of the feed's tables; empty for all.
     """
     files = {file.file.path: file for file in batch.files}
     for transaction in batch.transactions:
@@ -94,7 +94,7 @@ def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item
 
 
 def _concerned(ddl: Ddl, tables: Collection[str]) -> Iterator[Name]:
-    """Yield the feed's tables that a statement creates, drops, renames or alters. A comment is none of the feed's."""
+    """Yield the feed's tables that a statement creates, drops, renames or alters. Comments are ignored."""
     does = tuple(effect for effect in ddl.does if not is_aside(effect))
     for names in table_names(replace(ddl, does=does)):
         yield from [name for name in reversed(names.both) if matches(name, tables)][:1]
@@ -102,7 +102,7 @@ def _concerned(ddl: Ddl, tables: Collection[str]) -> Iterator[Name]:
 
 @dataclass(frozen=True, slots=True)
 class RowsRun:
-    """Changes of rows that one query renders; ticks rise, and no other record is between them."""
+    """Changes of rows for one query; ticks rise, and no other record is between them."""
 
     changes: Sequence[RowChange]
 
@@ -118,17 +118,17 @@ class RowsRun:
 
     @property
     def files(self) -> dict[str, TableFile]:
-        """The data files that they are in, by path."""
+        """Their data files, by path."""
         return {change.file.file.path: change.file for change in self.changes}
 
 
 class RunGathering:
     """Gathers changes of rows until a run is worth a query.
 
-    A transaction with anything else in it is rendered record by record, because its numbers go on from one to the next.
+    A transaction with other records is rendered record by record, because its numbering continues across them.
 
     Args:
-        has_columns: Records have the table's columns, so that a run has those of one layout.
+        has_columns: Records have the table's columns, so a run has one layout.
     """
 
     def __init__(self, *, has_columns: bool = False) -> None:
@@ -143,7 +143,7 @@ class RunGathering:
         return not self._changes
 
     def add(self, change: RowChange) -> RowsRun | None:
-        """Take a change, and return the run before it if that is large enough."""
+        """Add a change, and return the run before it if that is large enough."""
         last = self._changes[-1] if self._changes else None
         is_whole = last is not None and last.transaction.tick != change.transaction.tick
         is_full = self._rows >= RUN_ROWS or len(self._paths) >= RUN_FILES
@@ -156,14 +156,14 @@ class RunGathering:
         return run
 
     def take(self) -> RowsRun | None:
-        """Return the run so far, None if there is none, and begin another."""
+        """Return the current run, None without one, and begin another."""
         run = RowsRun(tuple(self._changes)) if self._changes else None
         self._changes, self._rows, self._paths = [], 0, set()
         return run
 
 
 def object_sql(columns: Iterable[Column]) -> str:
-    """Return the SQL that makes the JSON object of a row image, as text, of the stored values of some columns."""
+    """Return the SQL that makes the JSON object of a row image, as text, from the stored values of some columns."""
     fields = ", ".join(f"{quote(column.name)} := {_json_value(column)}" for column in columns)
     return f"CAST(to_json(struct_pack({fields})) AS VARCHAR)"
 
@@ -181,7 +181,7 @@ def quoted_cell_sql(text: str) -> str:
 
 
 def told_apart_sql(columns: Iterable[Column]) -> str:
-    """Return the SQL of what a row image holds besides its text: values that differ can have the same text."""
+    """Return the SQL that distinguishes row images with the same text."""
     stored = (
         f"{quote(column.name)} := {_json(parse(storage_type(column.type)), quote(file_column(column.name)), 0)}"
         for column in columns
@@ -200,7 +200,7 @@ def key_columns(layout: Layout) -> list[Column]:
 def _json_value(column: Column) -> str:
     stored = quote(file_column(column.name))
     if _is_rebuilt(column):
-        # Which member a UNION has, or what a VARIANT holds, only DuckDB's own text says.
+        # Only DuckDB's own text shows the member of a UNION, or the content of a VARIANT.
         return f"CAST({load_sql(column, stored)} AS VARCHAR)"
     return _json(parse(storage_type(column.type)), stored, 0)
 
@@ -253,17 +253,17 @@ def _cell_sql(column: Column) -> str:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LINE_END = " || chr(10)"
-# `source.version` of Debezium's envelope. It rises when the lines of a record change, and not with dbfarm, so that a
-# record has the same bytes whoever writes it.
+# `source.version` of Debezium's envelope. It rises with the format of records, and not with dbfarm, so that every
+# version of dbfarm writes a record with the same bytes.
 _ENVELOPE_VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordMoment:
-    """What a record says of its transaction, or of the snapshot that its row was read from.
+    """The transaction of a record, or the snapshot of its row.
 
     Attributes:
-        user: Who committed it; None for a snapshot.
+        user: The user who committed it; None for a snapshot.
     """
 
     history: str
@@ -275,7 +275,7 @@ class RecordMoment:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records that were dropped: how many, and (tick, number) of the first and the last one."""
+    """Dropped records: their count, and (tick, number) of the first and the last one."""
 
     dropped: int
     history: str
@@ -293,7 +293,7 @@ class Format(ABC):
 
     Attributes:
         name: As in `--format`.
-        has_columns: Lines have the table's columns, so that the feed is of one table and each file of one layout.
+        has_columns: Lines have the table's columns, so a feed has one table and each file one layout.
     """
 
     name: ClassVar[str]
@@ -304,10 +304,10 @@ class Format(ABC):
         self.feed = feed
 
     def header(self, layout: Layout | None) -> str:  # noqa: ARG002 - most formats have none
-        """Return the line that a file begins with, "" for none.
+        """Return the header of a file, "" without one.
 
         Args:
-            layout: The table's, None for a file that begins with a line that has none of its columns.
+            layout: Layout of the table, None for a file whose first line has none of its columns.
         """
         return ""
 
@@ -317,17 +317,17 @@ class Format(ABC):
 
     @abstractmethod
     def table(self, table: Name) -> str:
-        """Return what a line says of its table."""
+        """Return the part of a line about its table."""
 
     @abstractmethod
     def around(self, moment: RecordMoment) -> tuple[str, str]:
-        """Return what a line says of its transaction: `head` and `tail`."""
+        """Return the parts of a line about its transaction: `head` and `tail`."""
 
     @abstractmethod
     def line_parts(self, *, is_snapshot: bool) -> tuple[str, ...]:
-        """Return the SQL of the parts of a row's text, with the line end, between which its number goes.
+        """Return the SQL of the parts of a row's text, with the line end; its number goes between the parts.
 
-        Of three parts, the last one is that of an update only; it is empty for other rows, and has no number before it.
+        Only updates have a third part, which is empty for other rows, without a number before it.
         """
 
     @abstractmethod
@@ -335,11 +335,11 @@ class Format(ABC):
         """Return the line of a schema change or truncation, with the line end."""
 
     def padded(self, line: str, header: str) -> str:  # noqa: ARG002 - most formats have no columns
-        """Return a line that is no row with as many cells as the header of its file."""
+        """Return a line without a row, with as many cells as the header of its file."""
         return line
 
     def gap(self, gap: Gap) -> str:
-        """Return the line that says what was dropped, with the line end."""
+        """Return the line that reports dropped records, with the line end."""
         said = {
             "dropped": gap.dropped,
             "history": gap.history,

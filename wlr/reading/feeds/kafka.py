@@ -1,10 +1,10 @@
-"""A topic of Kafka as the output of a feed: the only module that knows the client.
+"""A topic of Kafka as the output of a feed: the only module that uses the client.
 
-Records of a key keep their order, because they go into one partition by an idempotent producer that leaves no gaps. So
-everything up to a partition's last record that belongs there is there, and everything up to the lowest of the last
-records is in the topic. A feed goes on from there, or from the position that it remembers in the farm if that is
-later; a consumer drops what it has seen by the headers `history`, `tick` and `n`. A partition that ends before the last
-record that was acknowledged has lost records: its topic was made anew, or the broker came back without them.
+An idempotent producer without gaps writes records of a key into one partition, so they keep their order. So a partition
+holds all of its records up to its last one, and the topic holds all records up to the lowest of these last ones. A feed
+continues from there, or from its position in the farm if that is later; a consumer drops duplicates by the headers
+`history`, `tick` and `n`. A partition that ends before the last acknowledged record has lost records: its topic was
+recreated, or the broker came back without them.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     from wlr.reading.feeds.rendering import FeedPiece
 
 
-# Errors are raised; what the client logs besides is for those who ask for it.
+# Errors are raised; the client's own log is off by default.
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())
 SCHEME = "kafka://"
 _URL = re.compile(r"kafka://(?P<brokers>[^/@]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 _ANSWER_S = 10.0
-# A broker that acknowledges nothing for this long is out of reach.
+# A broker without acknowledgements for this long is unreachable.
 _SILENCE_S = 60.0
 _POLLED_EVERY = 1000
 _TURN_S = 0.1
 _KILOBYTES_MOST = 2**31 - 1
-# Records looked at behind the end of a partition before the whole partition is: markers of transactions are among them.
+# Records searched at the end of a partition before searching all of it; markers of transactions count, too.
 _BACK_FIRST, _BACK_MOST = 1, 4096
 _Headers = list[tuple[str, str | bytes | None]]
 _Sent = tuple[bytes | None, bytes | None, _Headers, int]
@@ -77,8 +77,8 @@ class KafkaOutput(Output):
 
     Args:
         url: `kafka://host:port,host:port/topic`.
-        options: Properties of librdkafka, over ours.
-        is_transactional: Whether what is written becomes visible together with all that was written with it.
+        options: Properties of librdkafka, which override ours.
+        is_transactional: Whether records written together become visible together.
     """
 
     formats: ClassVar[tuple[str, ...]] = ("json", "debezium")
@@ -97,7 +97,7 @@ class KafkaOutput(Output):
         return in_farm(database, name)
 
     def check_new(self) -> None:
-        """Ask for the topic, so that nothing is remembered or registered for one that cannot be written to."""
+        """Check the topic first, so that no state is stored for an unusable one."""
         with _translated(self.shown):
             _asked(Producer(dict(self.options), logger=_LOG), self)
 
@@ -121,7 +121,9 @@ class OpenTopic(OpenOutput):
         self._ends: dict[int, int] = {}
         self._lost: FarmError | None = None
         forget = shlex.join(["wlc", "farm", "forget", state.master, feed_id(state.name)])
-        self._hint = f"To write all anew: {forget}, then run it again; --from snapshot begins with the newest snapshot."
+        self._hint = (
+            f"To write everything again: {forget}, then run it again; --from snapshot begins with the newest snapshot."
+        )
         self._acknowledged = False
         self._waiting_since: float | None = None
         self._produced = 0
@@ -140,11 +142,11 @@ class OpenTopic(OpenOutput):
         kilobytes = -(-bytes_max // 1024) if bytes_max else _KILOBYTES_MOST
         options: dict[str, object] = {
             "enable.idempotence": True,
-            # Without this, records behind one that failed could arrive.
+            # Without this, records after a failed one could arrive.
             "enable.gapless.guarantee": True,
             "linger.ms": 20,
             "compression.type": "zstd",
-            # As the clients in Java do it, so that other programs find a key in the same partition.
+            # Java's partitioner, so that other programs put a key into the same partition.
             "partitioner": "murmur2_random",
             "queue.buffering.max.kbytes": min(kilobytes, _KILOBYTES_MOST),
             "queue.buffering.max.messages": 10_000_000,
@@ -153,11 +155,11 @@ class OpenTopic(OpenOutput):
         if self._output.is_transactional:
             options["transactional.id"] = f"dbfarm-{name}"
         else:
-            # A record that expires would leave a gap. `_wait` gives up instead, and with it everything behind it.
+            # An expired record would leave a gap. `_wait` gives up instead, with all records after it.
             options["message.timeout.ms"] = 0
         return {**options, **self._output.options}
 
-    # Where to go on
+    # Position
 
     def resume_at(self, state: FeedState) -> FeedState:
         state = replace(state, place=self._cluster)
@@ -169,24 +171,24 @@ class OpenTopic(OpenOutput):
             return state
         tick, n, is_end = max((found.tick, found.n, found.is_end) for found in mine)
         if is_end:
-            # All other records of its transaction had arrived before it was sent.
+            # All other records of its transaction arrived before it was sent.
             place = tick, n
         elif len(mine) == len(last):
             place = min((found.tick, found.n) for found in mine)
         else:
-            # A partition without a record says nothing of what it should have.
+            # A partition without a record does not show which records are missing.
             return state
         behind = state.position is None or place > (state.position.tick, 2**63)
         return replace(state, written=max(place, state.written or place)) if behind else state
 
     def _last_records(self, written: Mapping[int, int]) -> list[LastRecord | None]:
-        """Return the last record of this feed at the end of each partition; None where another's is, or nothing.
+        """Return the last record of this feed at the end of each partition; None for a foreign record, or without one.
 
         Args:
-            written: Offsets up to which partitions were written.
+            written: End offsets of the written partitions.
 
         Raises:
-            CorruptError: One ends before.
+            CorruptError: A partition ends before its offset.
         """
         options = {
             **self._output.options,
@@ -201,7 +203,7 @@ class OpenTopic(OpenOutput):
             reached = {partition: high for partition, (_, high) in ends.items()}
             found: dict[int, Any] = {}
             back = _BACK_FIRST
-            # Behind the last record, transactions have marks, and records that were given up.
+            # After the last record, there may be markers of transactions and aborted records.
             while missing := [n for n, (low, high) in ends.items() if high > low and n not in found]:
                 starts = {n: max(ends[n][0], ends[n][1] - back if back <= _BACK_MOST else 0) for n in missing}
                 read = self._read_on(consumer, starts, reached)
@@ -213,8 +215,8 @@ class OpenTopic(OpenOutput):
     def _missing(self, partition: int, found: int, end: int) -> CorruptError:
         shown, feed = self._output.shown, self._feed.decode()
         message = (
-            f"partition {partition} of {shown} goes on at offset {found}, and feed {feed} has written it up to offset"
-            f" {end}: the topic was made anew, or has lost records that it had acknowledged"
+            f"partition {partition} of {shown} continues at offset {found}, and feed {feed} has written it up to offset"
+            f" {end}: the topic was recreated, or has lost acknowledged records"
         )
         return CorruptError(message, hint=self._hint, path=shown)
 
@@ -223,16 +225,16 @@ class OpenTopic(OpenOutput):
         return int(low), int(high)
 
     def _refuse_lost(self, written: Mapping[int, int], reached: Mapping[int, int]) -> None:
-        """Refuse partitions that end before what was acknowledged.
+        """Refuse partitions that end before the last acknowledged record.
 
         Args:
-            written: Offsets up to which they were written.
-            reached: Offsets up to which they were read.
+            written: End offsets of the written records.
+            reached: End offsets of the read records.
         """
         short = {partition: end for partition, end in written.items() if reached.get(partition, 0) < end}
         if not short:
             return
-        # A transaction of another producer that is open hides what comes after it from who reads what is committed.
+        # An open transaction of another producer hides later records from a reader of committed ones.
         options = {**self._output.options, "group.id": "dbfarm", "isolation.level": "read_uncommitted"}
         with closing(Consumer(options, logger=_LOG)) as consumer:
             for partition, end in sorted(short.items()):
@@ -244,9 +246,9 @@ class OpenTopic(OpenOutput):
         """Return the last message of partitions from an offset on; a partition without one is missing.
 
         Args:
-            consumer: What reads.
+            consumer: The consumer.
             starts: The offset of each partition.
-            reached: Gets the offset at which each ends: not every broker's watermarks are right.
+            reached: Receives the end offset of each: not every broker's watermarks are right.
         """
         consumer.assign([TopicPartition(self._output.topic, n, start) for n, start in starts.items()])
         last: dict[int, Any] = {}
@@ -273,7 +275,7 @@ class OpenTopic(OpenOutput):
         tick, n = int(headers[TICK]), int(headers[NUMBER])
         value = message.value()
         if self._has_tombstones and value is not None and json.loads(value).get("op") == "d":
-            # Its tombstone is missing.
+            # The tombstone of the last record is missing.
             n -= 1
         return LastRecord(headers[HISTORY].decode(), tick, n, END in headers)
 
@@ -289,7 +291,7 @@ class OpenTopic(OpenOutput):
                 headers: _Headers = [*known, (TICK, b"%d" % tick), (NUMBER, b"%d" % n)]
                 value = line[:-1]
                 if operation == NOTE:
-                    # Whoever reads one partition only must see it between the rows before and after it, too.
+                    # A reader of one partition must also see it between the rows before and after it.
                     for partition in self._partitions:
                         self._send(None, value, headers, partition)
                 elif key is None:
@@ -300,7 +302,7 @@ class OpenTopic(OpenOutput):
                         self._send(key, None, headers)
 
     def _send(self, key: bytes | None, value: bytes | None, headers: _Headers, partition: int = -1) -> None:
-        """Send a record; in a transaction, the one before it, as `flush` sends the last one with a mark."""
+        """Send a record; in a transaction, send the previous one, as `flush` marks the last one."""
         if not self._output.is_transactional:
             self._produce(key, value, headers, partition)
             return
@@ -316,7 +318,7 @@ class OpenTopic(OpenOutput):
                 self._producer.produce(self._output.topic, value=value, key=key, partition=partition, headers=headers)
                 break
             except BufferError:
-                # As much as may wait is waiting.
+                # The queue is full.
                 self._wait(lambda: self._producer.poll(_TURN_S))
         self._produced += 1
         if self._produced % _POLLED_EVERY == 0:
@@ -332,9 +334,9 @@ class OpenTopic(OpenOutput):
         return replace(state, ends=dict(self._ends))
 
     def _end_transaction(self, key: bytes | None, value: bytes | None, headers: _Headers, partition: int) -> None:
-        """Commit what was sent; the last record proves by its mark that all others are there.
+        """Commit the sent records; the mark of the last one proves that all others exist.
 
-        Not every broker hides a transaction that a killed run left unfinished.
+        Not every broker hides the unfinished transaction of a killed run.
         """
         self._produce(key, value, [*headers, (END, b"1")], partition)
         self._wait_for_all()
@@ -347,7 +349,7 @@ class OpenTopic(OpenOutput):
         self._check()
 
     def close(self) -> None:
-        # What was not flushed was not promised, so that nobody waits for what has not been sent.
+        # Unflushed records were never promised, so they are dropped without waiting.
         self._producer.purge(in_queue=True, in_flight=False)
         self._producer.flush(_ANSWER_S)
 
@@ -355,7 +357,7 @@ class OpenTopic(OpenOutput):
         """Wait for acknowledgements for one turn.
 
         Raises:
-            UnavailableError: None has come for long.
+            UnavailableError: No acknowledgement has come for too long.
         """
         since, self._acknowledged = self._waiting_since, False
         turn()
@@ -373,7 +375,7 @@ class OpenTopic(OpenOutput):
             return
         partition, offset = message.partition(), message.offset()
         if partition is None or offset is None or offset < 0:
-            return  # The broker had it already.
+            return  # The broker already had the record.
         if offset < (end := self._ends.get(partition, 0)):
             self._lost = self._lost or self._missing(partition, offset, end)
         self._ends[partition] = max(offset + 1, end)

@@ -1,4 +1,4 @@
-"""Reads the farm for a feed: where it begins, and everything that it says from its position to the end of the log."""
+"""Reads the farm for a feed: its start, and all records from its position to the end of the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FeedReached:
-    """Every record up to a position was given."""
+    """All records up to a position were given."""
 
     position: Position
     batch_last: int
@@ -44,13 +44,13 @@ Found = FeedPiece | FeedReached
 
 
 class FeedReader:
-    """Reads what a feed has to say.
+    """Reads the records of a feed.
 
     Args:
         database: The farm database.
         form: The feed's format.
-        bytes_max: Memory that rendered records should take about; 0 for no bound.
-        membership: The feed's part in a tree of tiers; None if it reads what it was given.
+        bytes_max: Approximate memory for rendered records; 0 for no limit.
+        membership: The feed's part in a tree of tiers; None if its place is fixed.
     """
 
     def __init__(
@@ -61,30 +61,30 @@ class FeedReader:
         self._form = form
         self._fetcher = Fetcher(database)
         self._renderer = Renderer(form, self._fetcher.fetch, bytes_max, log_reader.local_folders(database))
-        # The last record that was rendered, whether it is given or was written before.
+        # The last rendered record, given now or written before.
         self._last = (0, 0)
-        # Whether it is there is asked before it is read.
+        # Whether the snapshot exists, checked before it is read.
         self._manifest = cache(self._read_manifest)
-        # The log files from a position on, of which the first one was read.
+        # The log files from a position on; the first one is read already.
         self._ahead: tuple[Position, Iterator[tuple[Batch, str]]] | None = None
 
     @property
     def renderer(self) -> Renderer:
-        """Renders the lines."""
+        """The renderer of lines."""
         return self._renderer
 
     def close(self) -> None:
-        """Give up local copies of data files."""
+        """Remove local copies of data files."""
         self._renderer.close()
         self._fetcher.close()
 
     def check(self, state: FeedState) -> None:
-        """Refuse a state that nothing leads on from, before anything is read of what comes next.
+        """Refuse a state from which the log does not continue, before reading on.
 
         Raises:
-            ExpiredError: What comes next was pruned, or a later history began with changes that no log holds.
-            CorruptError: The farm belongs to another past.
-            UnavailableError: It is that of a relay which has not come as far as the feed: wait.
+            ExpiredError: The next batch was pruned, or a later history began with changes that are in no log.
+            CorruptError: The farm has another history.
+            UnavailableError: A relay lags behind the feed: wait.
         """
         if state.snapshot is not None:
             self._manifest(state.snapshot)
@@ -95,7 +95,7 @@ class FeedReader:
         self._ahead = state.position, batches if first is None else chained((first,), batches)
 
     def found(self, state: FeedState) -> Iterator[Found]:
-        """Give everything from a state to the end of the log; raises as `check` does, or for a file that is damaged."""
+        """Yield all records from a state to the end of the log; raises as `check` does, or for a damaged file."""
         if state.snapshot is not None:
             manifest = self._manifest(state.snapshot)
             yield from self._of_snapshot(manifest, state)
@@ -131,7 +131,7 @@ class FeedReader:
 
     def _of_log(self, state: FeedState, position: Position) -> Iterator[Found]:
         gathering, reached = RunGathering(has_columns=self._form.has_columns), None
-        # What is behind the position and was written is rendered again from its transaction on, and left out.
+        # Written records after the position are rendered again from their transaction on, and left out.
         after = max(position.tick, state.written[0] - 1 if state.written else 0)
         for batch, chain in self._batches(state, position):
             for item in items_of(batch, after, state.tables):
@@ -151,11 +151,11 @@ class FeedReader:
             yield reached
 
     def _batches(self, state: FeedState, position: Position) -> Iterator[tuple[Batch, str]]:
-        """Give the log files from a position on."""
+        """Yield the log files from a position on."""
         ahead, self._ahead = self._ahead, None
         batches = ahead[1] if ahead and ahead[0] == position else self._after(position, state.batch_last)
         for batch, chain in batches:
-            # The position's own batch is known by its chain hash, and may be the last one of the history before.
+            # The chain hash identifies the position's own batch, which may be the last one of the history before.
             if batch.number == position.batch and batch.last <= position.tick:
                 continue
             with _as_expired(position):
@@ -165,7 +165,7 @@ class FeedReader:
 
     def _after(self, position: Position, batch_last: int) -> Iterator[tuple[Batch, str]]:
         config = self._database.config()
-        # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
+        # A feed does not read older batches, but the witness may have seen them.
         before = 0 if self._database.witness else position.batch
         numbers = newest_batches.numbers_from(self._database, before)
         end, last = log_reader.last_tick(self._database, numbers, config), max([config.batches - 1, *numbers[-1:]])
@@ -200,7 +200,7 @@ class FeedReader:
 
 @contextmanager
 def _as_expired(position: Position) -> Iterator[None]:
-    """Say of a history that the log does not lead to what is said of a log that was pruned: only a snapshot helps."""
+    """Report an unreachable history like a pruned log: only a snapshot helps."""
     try:
         yield
     except InvalidError as error:
@@ -215,7 +215,7 @@ def beginning(database: FarmDatabase, start: int | datetime | None) -> tuple[Pos
 
     Args:
         database: The farm database.
-        start: Tick of the first transaction, or a time before which none counts; None for all of the log.
+        start: Tick of the first transaction, or the earliest commit time; None for all of the log.
 
     Raises:
         ExpiredError: It was pruned.
@@ -264,7 +264,7 @@ def _at_the_end(database: FarmDatabase) -> tuple[Position, int]:
 
 
 def _batch_at(database: FarmDatabase, numbers: list[int], start: datetime) -> int:
-    """Return the number of the first batch with a transaction from a time on, one more than the last if none has."""
+    """Return the number of the first batch with a transaction from a time on, one more than the last without one."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
@@ -282,10 +282,10 @@ def _batch_at(database: FarmDatabase, numbers: list[int], start: datetime) -> in
 
 
 def refuse_idle_tables(database: FarmDatabase, patterns: tuple[str, ...]) -> None:
-    """Refuse a pattern that no table matches, neither of the newest snapshot nor of the log after it.
+    """Refuse a pattern that matches no table of the newest snapshot or of the log after it.
 
     Raises:
-        InvalidError: There is one; the hint lists the tables.
+        InvalidError: A pattern matches none; the hint lists the tables.
     """
     if not patterns:
         return

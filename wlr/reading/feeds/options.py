@@ -12,15 +12,15 @@ BYTES_MAX = 64_000_000
 
 
 class FeedOptions(UpstreamOptions, total=False):
-    """What a feed writes, and where it begins."""
+    """The content and the start of a feed."""
 
     format: Annotated[
-        str | None, Option("json, debezium, or csv; default is what OUTPUT ends in, or json; remembered.", "FORMAT")
+        str | None, Option("json, debezium, or csv; default: by OUTPUT's suffix, or json; remembered.", "FORMAT")
     ]
     start: Annotated[
         str | int | datetime | None,
         Option(
-            "Where a new feed begins; default is the start of the log. snapshot lets a feed begin anew whose next batch"
+            "Start of a new feed; default is the start of the log. snapshot also restarts a feed whose next batch"
             " was pruned.",
             "TICK|TIME|snapshot",
             flag="--from",
@@ -32,7 +32,7 @@ class FeedOptions(UpstreamOptions, total=False):
     ]
     drop: Annotated[
         bool,
-        Option("Of each round write only the newest records, at most --max-bytes of them.", default=False),
+        Option("Write only the newest records of each round, at most --max-bytes of them.", default=False),
     ]
     name: Annotated[str | None, Option("The feed's name in the farm; default is the output's.", "NAME")]
     rotate: Annotated[int | str | None, Option("Begin another file after so many bytes, as 1G.", "SIZE")]

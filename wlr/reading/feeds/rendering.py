@@ -1,4 +1,4 @@
-"""Rows of data files as the lines of a feed: one query of DuckDB for many transactions, its answer as Arrow batches."""
+"""Renders rows of data files as lines of a feed: one DuckDB query for many transactions, read as Arrow batches."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from wlr.reading.feeds.formats import Format, Note, RowChange, RowsRun
 
 
-# DuckDB gives rows in vectors of so many.
+# Rows in a vector of DuckDB.
 _VECTOR_ROWS = 2048
 _BATCH_ROWS_MAX = 122_880
 _MEMORY_LEAST = 1 << 30
-# What `op` says of a line that is not a row.
+# The `op` of a line that is not a row.
 NOTE = "!"
 _MARKS = "marks"
 _ROW_NUMBER = "file_row_number"
@@ -46,10 +46,10 @@ class FeedPiece:
     Attributes:
         records: Arrow batch with `line`, `key` (JSON text, NULL without a primary key), `tick`, `n` and `op` (`+`, `-`,
             `~` for an update; `!` for a line that is not a row),
-            and `lane`, a number that all rows of a table without a primary key have in common.
+            and `lane`, one number for all rows of a table without a primary key.
         history: The history of their ticks.
-        layout: Layout with the columns of all of them, None if they have several or none.
-        dropped: How many records the line in this piece stands for, if it says that some were dropped.
+        layout: Layout of all records, None if they have several layouts or none.
+        dropped: Number of dropped records that the line in this piece reports, if any.
     """
 
     records: pa.RecordBatch
@@ -69,7 +69,7 @@ class FeedPiece:
 
     @property
     def ends(self) -> NDArray[numpy.int32]:
-        """Where in `text` each record ends."""
+        """End of each record in `text`."""
         offsets = self._offsets()
         ends: NDArray[numpy.int32] = offsets[1:] - offsets[0]
         return ends
@@ -82,7 +82,7 @@ class FeedPiece:
 
     @property
     def text(self) -> memoryview:
-        """The lines as they follow each other, without a copy."""
+        """The contiguous lines, without a copy."""
         offsets = self._offsets()
         return memoryview(self.records["line"].buffers()[2] or b"")[offsets[0] : offsets[-1]]
 
@@ -93,18 +93,18 @@ class FeedPiece:
         return offsets
 
     def after(self, written: tuple[int, int]) -> FeedPiece:
-        """Return the records behind a tick and number."""
+        """Return the records after a tick and number."""
         ticks, numbers = self.records["tick"].to_numpy(), self.records["n"].to_numpy()
         done = (ticks < written[0]) | ((ticks == written[0]) & (numbers <= written[1]))
         return self.part(int(done.sum()))
 
     @property
     def is_note(self) -> bool:
-        """Whether it is one line that is not a row."""
+        """Whether it is one line without a row."""
         return bool(self.records["op"][0].as_py() == NOTE)
 
     def part(self, first: int, end: int | None = None) -> FeedPiece:
-        """Return some of the records, by their number in this piece."""
+        """Return some of the records, by their numbers in this piece."""
         length = None if end is None else end - first
         return FeedPiece(self.records.slice(first, length), self.history, self.layout, self.dropped)
 
@@ -115,8 +115,8 @@ class Renderer:
     Args:
         form: The format.
         fetch: Returns a local copy of a data file of the log.
-        bytes_max: Memory that rendered records should take about; 0 for no bound.
-        folders: Folders with data files, which are read where they are.
+        bytes_max: Approximate memory for rendered records; 0 for no limit.
+        folders: Folders with data files, which are read in place.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class Renderer:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def note(self, note: Note, n: int) -> FeedPiece:
-        """Render a record that is no change of rows."""
+        """Render a record without rows."""
         moment = _moment(note.history, note)
         layout = note.record.layout if isinstance(note.record, Ddl) else None
         return _line(self._form.note(note, moment, n), note.history, (moment.tick, n), layout)
 
     def gap(self, gap: Gap, layout: Layout | None) -> FeedPiece:
-        """Render the line that says what was dropped, before records of a layout."""
+        """Render the line that reports dropped records, before records of a layout."""
         return _line(self._form.gap(gap), gap.history, gap.last, layout, gap.dropped)
 
     def rows(self, run: RowsRun, base: int) -> Iterator[FeedPiece]:
@@ -144,7 +144,7 @@ class Renderer:
 
         Args:
             run: The changes, all of one history.
-            base: How many records the first transaction has had before.
+            base: Number of earlier records of the first transaction.
         """
         files = run.files
         local = {path: self._fetch(file) for path, file in files.items()}
@@ -174,10 +174,10 @@ class Renderer:
         """Render the rows of a snapshot's table as records that were read.
 
         Args:
-            manifest: The snapshot's.
+            manifest: Manifest of the snapshot.
             table: The table.
-            local: Local copies of its files, in their order.
-            base: How many records of the snapshot come before.
+            local: Local copies of its files, in order.
+            base: Number of earlier records of the snapshot.
         """
         position = manifest.position
         head, tail = self._form.around(
@@ -201,9 +201,9 @@ class Renderer:
                     base += len(batch)
 
     def _batches(self, connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.RecordBatch]:
-        """Give what a query selects, in parts that take about as many bytes as are allowed, or a vector at least.
+        """Yield the rows of a query, in parts of about the allowed number of bytes, or at least a vector.
 
-        How long rows are as text is known when they are there: Parquet says only what they take compressed.
+        The length of rows as text is known only afterwards: Parquet records their compressed size.
         """
         if not self._bytes_max:
             yield from (batch for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS_MAX) if len(batch))
@@ -220,7 +220,7 @@ class Renderer:
         yield from _joined(gathered)
 
     def close(self) -> None:
-        """Give up the database in memory."""
+        """Close the database in memory."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -229,7 +229,7 @@ class Renderer:
 
     @contextmanager
     def _readable(self, files: Iterable[Path]) -> Iterator[list[str]]:
-        """Return where the database in memory can read files; links to files elsewhere are removed afterwards."""
+        """Return paths where the database in memory can read files; temporary links are removed afterwards."""
         self._connected()
         paths = [self._scratch.reachable(file) for file in files]
         try:
@@ -241,7 +241,7 @@ class Renderer:
                     Path(path).unlink(missing_ok=True)
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
-        """Return the database in memory, which reads the farm's files and nothing else."""
+        """Return the database in memory, which can read only the farm's files."""
         if self._connection is None:
             memory = f"{max(_MEMORY_LEAST, self._bytes_max) >> 20}MB" if self._bytes_max else None
             self._connection = calculator.connect(Path(self._work.name), memory=memory)
@@ -253,8 +253,8 @@ class Renderer:
     ) -> Iterator[str]:
         """Select the records of a data file, each with the images before and after.
 
-        The records of a transaction, and their order, depend on nothing but its own images: another run, which begins
-        elsewhere, numbers them alike.
+        The records of a transaction, and their order, depend only on its own images: another run with another start
+        numbers them alike.
         """
         file = changes[0].file
         layout, keyed = file.layout, bool(file.layout.primary_key)
@@ -285,7 +285,7 @@ class Renderer:
 
 
 def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None = None, dropped: int = 0) -> FeedPiece:
-    """Make a piece of one line that is not a row."""
+    """Make a piece of one line without a row."""
     tick, n = place
     columns = {
         "line": [line],
@@ -299,7 +299,7 @@ def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Put batches together in one; none if they have no rows."""
+    """Concatenate batches; None if they have no rows."""
     return pa.Table.from_batches(batches).combine_chunks().to_batches() if any(map(len, batches)) else []
 
 
@@ -308,12 +308,12 @@ def _moment(history: str, of: RowChange | Note) -> RecordMoment:
 
 
 def _is_paired(change: RowChange) -> bool:
-    """Say whether rows before and after may belong together."""
+    """Return whether images before and after may belong to one row."""
     return bool(change.change.added and change.change.removed)
 
 
 def _marks(form: Format, changes: Sequence[RowChange], numbers: Mapping[str, int]) -> pa.Table:
-    """Say of every change what its lines say of its transaction, and which one it is in it."""
+    """Yield for every change the parts of its lines about the transaction, and its number within it."""
     around = [form.around(_moment(change.history, change)) for change in changes]
     columns = {
         "tick": pa.array([change.transaction.tick for change in changes], pa.int64()),
@@ -334,9 +334,9 @@ def _lane(table: Name) -> str:
 
 
 def _images_sql(path: str, layout: Layout, columns: str, ticks: str) -> str:
-    """Select the images of a data file, with their place in it as `r`."""
+    """Select the images of a data file, with their row number as `r`."""
     if any(column.name.lower() == _ROW_NUMBER for column in layout.stored):
-        # The name is taken. The number of the row in the answer says as much, and costs more.
+        # The name is taken by a column. `row_number()` gives the same, at a higher cost.
         source = f"(SELECT *, row_number() OVER () AS _place FROM {rows_of(path)}) AS i"
         return f"SELECT _tick AS tick, {WEIGHT} AS w, _place AS r, {columns} FROM {source} WHERE {ticks}"
     source = rows_of(path, options=f"{_ROW_NUMBER} = true")
@@ -344,14 +344,14 @@ def _images_sql(path: str, layout: Layout, columns: str, ticks: str) -> str:
 
 
 def _is_repeated(connection: duckdb.DuckDBPyConnection, path: str, layout: Layout, ticks: str) -> bool:
-    """Say whether a transaction has several images of one key and sign, of which some cancel each other out."""
+    """Return whether a transaction has several images of one key and sign, of which some cancel out."""
     keys = ", ".join(quote(file_column(name)) for name in layout.primary_key)
     query = f"SELECT 1 FROM {rows_of(path)} WHERE {ticks} GROUP BY _tick, {WEIGHT}, {keys} HAVING count(*) > 1 LIMIT 1"
     return bool(connection.execute(query).fetchall())
 
 
 def _net_sql(images: str) -> str:
-    """Leave out images that cancel each other out within their transaction."""
+    """Leave out images that cancel out within their transaction."""
     return (
         f"SELECT tick, sum(w) AS w, min(r) AS r, k, image, exact FROM ({images})"
         " GROUP BY tick, k, image, exact HAVING sum(w) <> 0"
@@ -395,10 +395,10 @@ def _listed(line: Sequence[str]) -> str:
 
 
 def _numbered(batch: pa.RecordBatch, last: tuple[int, int]) -> pa.RecordBatch:
-    """Number records within their transactions, and put their lines together.
+    """Number records within their transactions, and join their lines.
 
     Args:
-        batch: Records in their order: the parts of their lines, and the columns of a piece.
+        batch: Records in order: the parts of their lines, and the columns of a piece.
         last: Tick and number of the record before.
     """
     ticks = batch["tick"].to_numpy()

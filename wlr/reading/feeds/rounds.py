@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from wlr.reading.feeds.run import FeedRun, Kept
 
 SNAPSHOT = "snapshot"
-# Properties of librdkafka that hold secrets under names that do not say so.
+# Properties of librdkafka that hold secrets under innocent names.
 _PRIVATE = re.compile(r"\.pem$|\.key$|config$")
 
 
 @dataclass(frozen=True, slots=True)
 class Fed(ForPeople):
-    """What a round of a feed wrote, and where the feed stands.
+    """The result of a round of a feed, and the feed's position.
 
     Attributes:
         name: The feed's name.
-        to: Where it writes.
-        tick: Last transaction that is in the output; `clock`: when it was committed, None before the first.
+        to: Its output.
+        tick: Last transaction in the output; `clock`: its commit time, None before the first.
         records: Records written in this round; `bytes`: bytes of them.
-        dropped: Records that were not written, because `drop` allows that.
-        is_paused: The feed stays where it is until it is resumed, so that nothing was done.
+        dropped: Records that `drop` left out.
+        is_paused: The feed is paused, so nothing was done.
     """
 
     name: str
@@ -83,26 +83,26 @@ def feed(
     progress: Progress | None = None,
     **options: Unpack[FeedOptions],
 ) -> Fed:
-    """Write what changed in some tables since the last round, in the order of the log.
+    """Write the changes of some tables since the last round, in the order of the log.
 
-    Each change is in a file once. In a topic, some can be there twice after a run that was killed, with equal headers.
+    A file has each change once. A topic can have duplicates with equal headers after a killed run.
 
     Args:
         db: Name in the farm, URL of the database's folder there, or path of the master.
         to: A file, to which lines are appended; or a topic, `kafka://host:9092/topic`.
         tables: Patterns such as `main.sales_*`; all tables if omitted.
         output_options: Properties of librdkafka, such as `security.protocol`.
-        keepalive: Of a program that follows: says between rounds that the feed is there.
+        keepalive: Keepalive of a program that follows; it reports between rounds that the feed runs.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
         progress: Called with ticks done, ticks in all, and what is being done.
 
     Raises:
         InvalidError: An argument is invalid, or the output belongs to something else. Nothing was written.
-        ExpiredError: The log was pruned behind the position: begin anew with `start="snapshot"`.
+        ExpiredError: The log after the position was pruned: begin again with `start="snapshot"`.
         CorruptError: A file of the farm or of the output is damaged.
         FencedError: Another run has taken over the feed.
-        UnavailableError: Another run feeds it, or a place is out of reach: try again.
+        UnavailableError: Another run feeds it, or a place is unreachable: try again.
     """
     from wlr.reading.feeds.adapters import OutputSettings, output_at
 
@@ -128,7 +128,7 @@ def feed(
 def _words(
     db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, shown: str, tables: Iterable[str]
 ) -> Iterator[str]:
-    """Give the words of a command that say what is read, and where it goes."""
+    """Return the words of a command for the source and the output."""
     yield from ("wlr", "feed", without_password(os.fspath(db)))
     yield from ("--farm", without_password(os.fspath(farm))) if farm else ()
     for table in tables:
@@ -137,7 +137,7 @@ def _words(
 
 
 def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """Give the words of a command that say some options; secrets are left to its user."""
+    """Return the words of a command for some options; the user must add secrets."""
     fit = json.loads(remembered(given))
     for name, value in given.items():
         if isinstance(value, dict):
@@ -148,7 +148,7 @@ def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> It
 
 
 def feed_start(given: str | int | date | None) -> str | int | datetime | None:
-    """Read where a new feed begins: a tick, a time, or the newest snapshot.
+    """Parse the start of a new feed: a tick, a time, or the newest snapshot.
 
     Raises:
         InvalidError: The text is something else.
@@ -159,7 +159,7 @@ def feed_start(given: str | int | date | None) -> str | int | datetime | None:
 
 
 def feed_reader(state: FeedState) -> Replica:
-    """Return what a feed says of itself where it reads."""
+    """Return the registration of a feed."""
     position = state.position if state.position and state.position.history else None
     here = this_host(), this_user()
     identity = paths.feed_id(state.name)
@@ -168,7 +168,7 @@ def feed_reader(state: FeedState) -> Replica:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the user asked for; `command` is all of it, for hints."""
+    """The user's request; `command` is the whole command line, for hints."""
 
     tables: tuple[str, ...]
     format: str | None
@@ -181,15 +181,15 @@ class _Wanted:
 
 
 def _is_lost(error: ExpiredError | CorruptError) -> bool:
-    """Say whether the log does not lead on from the feed's position, so that only a snapshot helps."""
+    """Return whether the log does not continue from the feed's position, so that only a snapshot helps."""
     return isinstance(error, ExpiredError) or bounds.REBASE in (error.hint or "")
 
 
 class _Feeding:
-    """One round, from what the user typed."""
+    """One round of a feed."""
 
     def __init__(self, database: FarmDatabase, output: Output, wanted: _Wanted) -> None:
-        # Where the feed's lease is, and what is read.
+        # The database with the feed's lease, and the place to read.
         self._database = self._place = database
         self._membership: Membership | None = None
         self._may_begin_anew = wanted.start == SNAPSHOT
@@ -199,8 +199,8 @@ class _Feeding:
         self._memory = output.memory(database, self._name)
 
     def go(self, reads: UpstreamOptions, keepalive: Keepalive | None) -> Fed:
-        """Do the round, reading the database itself or an upstream of it."""
-        paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
+        """Do the round, reading the database itself or an upstream."""
+        paths.feed_lease_path(self._name)  # Refuses an invalid name.
         state = self._known()
         if state is not None and state.is_paused:
             say_paused(self._database, feed_reader(state), state.attachment, keepalive)
@@ -216,7 +216,7 @@ class _Feeding:
     def _round_of_tier(self, state: FeedState | None, attachment: Attachment, keepalive: Keepalive | None) -> Fed:
         registry, me = place_of(self._database, attachment.registry), feed_reader(state or self._blank())
         if state is None:
-            # A registration of that name would be replaced.
+            # Registering would replace another feed of that name.
             with suppress(UnavailableError, MissingError):
                 self._refuse_other_output(registry)
         self._may_begin_anew = False
@@ -225,12 +225,12 @@ class _Feeding:
         except (ExpiredError, CorruptError) as error:
             if self._wanted.start != SNAPSHOT or not _is_lost(error):
                 raise
-        # Nobody holds its position any more: it begins anew, wherever it may read.
+        # The log after its position was pruned everywhere: it begins again, at any upstream.
         self._may_begin_anew = True
         return read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
 
     def _attachment(self, state: FeedState | None, reads: UpstreamOptions) -> Attachment | None:
-        """Return which upstream the feed reads; claims in a registry that it leaves are released."""
+        """Return the feed's upstream, after releasing claims in a registry that it leaves."""
         before = state.attachment if state else None
         at = state.master if state else self._database.url
         asked = reads.get("upstream"), reads.get("class_name"), reads.get("registry")
@@ -251,7 +251,7 @@ class _Feeding:
         if state is not None and self._is_level(state, config):
             self._output.check_written(state)
             self._remember_place(state)
-            # Pruning keeps what it will need.
+            # Pruning keeps the log from the position on.
             self._register(state, is_level=True)
             return self._result(state)
         lease = Lease(self._database.store, paths.feed_lease_path(self._name), f"feed {self._name}")
@@ -261,19 +261,19 @@ class _Feeding:
             lease.release()
 
     def _checked(self, state: FeedState) -> FeedState:
-        """Refuse a state that is another feed's, and take its name and keys."""
+        """Refuse the state of another feed, and take its name and keys."""
         given = self._wanted
         if given.name not in (None, state.name):
             message = f"the feed in {self._output.shown} is called {state.name}"
             raise InvalidError(message, hint="Leave --name out, or give another --to.")
         if state.master.rstrip("/").rpartition("/")[2] != self._database.name:
-            message = f"feed {state.name} in {self._output.shown} is of {state.master}, not of {self._database.url}"
+            message = f"feed {state.name} in {self._output.shown} reads {state.master}, not {self._database.url}"
             raise InvalidError(message, hint="Give another --to.")
         if given.tables and given.tables != state.tables:
-            message = f"feed {state.name} was made of {described(state.tables)}"
+            message = f"feed {state.name} has {described(state.tables)}"
             raise InvalidError(message, hint="Leave --table out, or begin another feed: another --to.")
         if given.format not in (None, state.format):
-            message = f"feed {state.name} was made with --format {state.format}"
+            message = f"feed {state.name} has --format {state.format}"
             raise InvalidError(message, hint=f"--format {state.format}, or begin another feed: another --to.")
         self._output.check_place(state)
         self._name = state.name
@@ -283,14 +283,14 @@ class _Feeding:
         return state
 
     def _remember_place(self, state: FeedState) -> None:
-        """Remember another upstream in a round without news, which takes no lease."""
+        """Store another upstream in a round without changes, which takes no lease."""
         attachment = self._membership.attachment if self._membership else None
         master = self._place.url if attachment or state.attachment else state.master
         if (attachment, master) != (state.attachment, state.master):
             self._memory.change(lambda there: replace(there or state, attachment=attachment, master=master))
 
     def _is_level(self, state: FeedState, config: Config) -> bool:
-        """Say whether there is nothing to write, which two requests find out."""
+        """Return whether there is nothing to write, with two requests."""
         position = state.position
         if position is None or state.written or (position.tick, position.history) != (config.tick, config.history):
             return False
@@ -305,7 +305,7 @@ class _Feeding:
         attachment = self._membership.attachment if self._membership else None
         state = replace(kept.state, master=self._place.url, to=self._output.shown, verify=verify, beat_s=beat_s)
         state = replace(state, attachment=attachment)
-        # From now on a run that fed it before, should it live, cannot move the position.
+        # From now on, an earlier run that still lives cannot move the position.
         kept.keep(replace(state, run=run))
         done = self._write_or_begin_anew(kept)
         with suppress(FarmError):
@@ -330,7 +330,7 @@ class _Feeding:
         form = format_of(state.format)(self._database.name, state.name)
         reader = FeedReader(self._place, form, wanted.bytes_max, self._membership)
         with closing(reader):
-            # Pruning keeps nothing for a feed that the log does not lead on.
+            # Pruning keeps nothing for a feed whose log was pruned.
             reader.check(state)
             self._register(state)
             try:
@@ -358,7 +358,7 @@ class _Feeding:
             raise InvalidError(message, hint="--table SCHEMA.TABLE once, without a pattern; or --to FILE.jsonl")
         if has_columns and "." not in wanted.tables[0]:
             table = wanted.tables[0]
-            message = f"a file of {state.format} has the columns of one table, and each schema can have {table}"
+            message = f"a file of {state.format} has the columns of one table, but several schemas can have {table}"
             raise InvalidError(message, hint=f"--table {shlex.quote(f'main.{table}')}")
         self._refuse_other_output(self._membership.registry if self._membership else self._database)
         self._output.check_new()
@@ -376,7 +376,7 @@ class _Feeding:
         return FeedState(self._name, self._place.url, self._output.shown, wanted.tables, form)
 
     def _at_snapshot(self, state: FeedState) -> FeedState:
-        """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""
+        """Return the state that starts with the rows of the newest snapshot, or with the log without one."""
         from wlr.reading.feeds.log_source import beginning
 
         manifest = log_reader.choose_snapshot(self._place, Stop())
@@ -387,7 +387,7 @@ class _Feeding:
         return replace(state, position=None, history=start.history, snapshot=start.tick, written=None)
 
     def _refuse_other_output(self, registry: FarmDatabase) -> None:
-        """Refuse a name under which the farm knows a feed to another place."""
+        """Refuse the name of a registered feed to another output."""
         for known in known_replicas(registry)[0]:
             if known.id == paths.feed_id(self._name) and (known.target, known.host) != (
                 self._output.shown,
@@ -401,12 +401,14 @@ class _Feeding:
     # The farm
 
     def _register(self, state: FeedState, *, is_level: bool = False, failure: str = "") -> None:
-        """Say how far the feed has come, so that pruning keeps what it needs."""
+        """Register the feed's position, so that pruning keeps the log after it."""
         known = replace(feed_reader(state), target=self._output.shown)
         register_reader(self._place, known, self._membership, is_level=is_level, failure=failure)
 
     def _with_hint(self, error: ExpiredError | CorruptError) -> ExpiredError | CorruptError:
-        hint = f"{shlex.join([*self._wanted.command, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"
+        hint = (
+            f"{shlex.join([*self._wanted.command, '--from', SNAPSHOT])} continues with the rows of the newest snapshot"
+        )
         return type(error)(error.message, hint=hint, path=error.path, position=error.position)
 
     def _result(self, state: FeedState, done: FeedRun | None = None) -> Fed:

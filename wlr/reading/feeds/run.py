@@ -1,4 +1,4 @@
-"""One round of a feed: everything from its position to the end of the log goes into its output."""
+"""One round of a feed: write everything from its position to the end of the log to its output."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from wlr.reading.feeds.log_source import FeedReader, Found
     from wlr.reading.feeds.rendering import FeedPiece
 
-# What is written is made durable at least so often, whatever memory it may take.
+# Records become durable at least so often, whatever memory they may take.
 _FLUSH_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
 class Kept:
-    """What a feed remembers, and the version of the object that holds it."""
+    """The state of a feed, and the version of its object."""
 
     memory: VersionedObject[FeedState]
     state: FeedState
     version: str | None
 
     def keep(self, state: FeedState) -> None:
-        """Remember a state; whether the feed is paused is its owner's to say, also while a run is under way.
+        """Store a state; keep the owner's pause, even if it was set during the run.
 
         Raises:
             FencedError: Another run has taken over.
@@ -58,10 +58,10 @@ class FeedRun:
     """A round.
 
     Attributes:
-        bytes_max: Bytes after which what was written is made durable; the most that is kept where `drops`.
-        drops: Only the newest records are written, as many as `bytes_max` allows.
+        bytes_max: Bytes after which records are made durable; with `drops`, the most that is kept.
+        drops: Write only the newest records, as many as `bytes_max` allows.
         progress: Called with ticks done, ticks in all up to `end`, and what is being done.
-        records: Records written; `bytes`: bytes of them; `dropped`: records that were not.
+        records: Written records; `bytes`: their bytes; `dropped`: dropped records.
     """
 
     kept: Kept
@@ -76,7 +76,7 @@ class FeedRun:
     dropped: int = 0
 
     def go(self, state: FeedState) -> None:
-        """Write everything from a state on, and remember the position with every part that is durable."""
+        """Write everything from a state on, and store the position after every durable part."""
         pending = 0
         found = self.reader.found(state)
         for one in self._newest(found) if self.drops else found:
@@ -117,7 +117,7 @@ class FeedRun:
             self.progress(min(max(piece.last[0] - start, 0), total), total, now)
 
     def _newest(self, found: Iterator[Found]) -> Iterator[Found]:
-        """Give the newest records whose text fits, behind a line that says how many older ones were dropped."""
+        """Yield the newest records whose text fits, after a line with the number of dropped ones."""
         kept: deque[FeedPiece] = deque()
         reached: FeedReached | None = None
         gap: Gap | None = None
@@ -142,7 +142,7 @@ class FeedRun:
 
 
 def _halved(piece: FeedPiece, surplus: int) -> tuple[FeedPiece, FeedPiece | None]:
-    """Cut the oldest records off a piece, as many as have `surplus` bytes at least; None if nothing is left."""
+    """Cut the oldest records with at least `surplus` bytes off a piece; None if nothing is left."""
     ends = piece.ends
     count = int(ends.searchsorted(surplus)) + 1
     if count >= len(ends):

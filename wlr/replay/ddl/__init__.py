@@ -1,1 +1,1 @@
-"""Schema statements from the farm: which a replica runs, what they may be, and how DuckDB runs them."""
+"""Schema statements from the farm: selected for the replica, checked, and run in DuckDB."""

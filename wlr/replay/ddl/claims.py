@@ -1,9 +1,9 @@
-"""What schema statements say that they did, compared with the catalog of the replica that ran them.
+"""Compares the recorded effects of schema statements with the catalog of the replica that ran them.
 
-Guards, filters and routing act on what the log says. A log file can be well sealed and say something else than its
-statements do: such a step fails, and nothing of it stays.
+Guards, filters and routing rely on the recorded effects. A sealed log file can still record other effects than its
+statements have: such a step fails and is rolled back.
 
-What a DuckDB catalog shows, to compare it with what statements say that they did.
+The DuckDB catalog, read for this comparison.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 
 _LISTS = ("key", "constraints", "parents")
-# An object, what is said of it, and what is shown instead.
+# An object, the recorded effect, and the one in the catalog.
 _Difference = tuple[Name, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownCatalog:
-    """What a catalog shows at one moment.
+    """A catalog at one moment.
 
     Attributes:
         schema: All tables and indexes, and the objects of `kinds`.
-        ids: Of each table what stays when it is altered or renamed.
-        definitions: Of each table a text that is another one if the table was changed; may be empty.
+        ids: Per table an id that survives alterations and renames.
+        definitions: Per table a text that differs after any change; may be empty.
         kinds: Kinds of other objects.
-        values: Those of each enum.
-        may_lack: The engine leaves out keys, constraints, indexes and parents that have no counterpart there.
+        values: Values of each enum.
+        may_lack: The engine leaves out keys, constraints, indexes and parents without a counterpart.
     """
 
     schema: SchemaFold
@@ -60,8 +60,8 @@ class ShownCatalog:
     values: Mapping[Name, frozenset[str]] = field(default_factory=dict)
     may_lack: bool = False
 
-    def told_apart(self, tables: Collection[Name]) -> dict[Name, tuple[object, ...]]:
-        """Return what tells each of some tables from a changed one."""
+    def fingerprints(self, tables: Collection[Name]) -> dict[Name, tuple[object, ...]]:
+        """Return texts of some tables that differ after any change."""
         return {name: (self.ids[name], self.definitions.get(name)) for name in tables}
 
 
@@ -75,11 +75,11 @@ NOTHING = ShownCatalog(SchemaFold(), {})
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Compares a catalog with what statements say that they did.
+    """Compares a catalog with the recorded effects of statements.
 
     Attributes:
         before: The catalog before them.
-        patterns: Of the tables that are replicated; empty for all.
+        patterns: Patterns of the replicated tables; empty for all.
         is_whole: No transaction was skipped.
         place: Returns the replica's name for an object of the master.
     """
@@ -90,19 +90,19 @@ class Claims:
     place: Callable[[Name], Name] = _same
 
     def refuse_contradiction(
-        self, statements: Sequence[Ddl], after: ShownCatalog, made_anew: Collection[Name] = ()
+        self, statements: Sequence[Ddl], after: ShownCatalog, rebuilt: Collection[Name] = ()
     ) -> None:
-        """Refuse statements that did something else than they say.
+        """Refuse statements whose effects differ from the recorded ones.
 
         Args:
-            statements: In their order; without any, nothing is compared.
+            statements: In order; without any, nothing is compared.
             after: The catalog after them.
-            made_anew: Tables that were created again, and are the same ones to the master.
+            rebuilt: Tables that the replica created again, which are the same tables to the master.
 
         Raises:
-            ContradictionError: They did.
+            ContradictionError: The effects differ.
         """
-        for name, said, shown in self._differences(statements, after, made_anew) if statements else ():
+        for name, said, shown in self._differences(statements, after, rebuilt) if statements else ():
             about = [
                 ddl for ddl in statements if any(name in map(self.place, _named(effect)) for effect in ddl.does)
             ] or statements
@@ -111,31 +111,31 @@ class Claims:
             raise ContradictionError(cause, table=str(name))
 
     def _differences(
-        self, statements: Sequence[Ddl], after: ShownCatalog, made_anew: Collection[Name]
+        self, statements: Sequence[Ddl], after: ShownCatalog, rebuilt: Collection[Name]
     ) -> Iterator[_Difference]:
-        told = _Told.of(self.before)
+        expected = _Expected.of(self.before)
         for ddl in statements:
             placed: list[DdlEffect] = []
             for effect in ddl.does:
-                if self._is_judged(effect, told.ids, after):
+                if self._is_judged(effect, expected.ids, after):
                     placed.append(_placed(effect, self.place))
-                    yield from self._replacement(placed[-1], told.ids)
-                    told.follow(placed[-1])
+                    yield from self._replacement(placed[-1], expected.ids)
+                    expected.follow(placed[-1])
             try:
-                told.schema.apply(replace(ddl, object=self.place(ddl.object), does=tuple(placed)))
+                expected.schema.apply(replace(ddl, object=self.place(ddl.object), does=tuple(placed)))
             except CorruptError as error:
                 yield ddl.object, "it changed something else", error.message
                 return
-        for table in made_anew:
-            if told.ids.get(table) is not None:
-                told.ids[table], told.lists[table] = after.ids.get(table), {*_LISTS}
-        yield from _tables(self.before, told, after)
-        yield from _indexes(self.before.schema, told.schema, after)
-        yield from _others(self.before, told.schema, after)
-        yield from _enums(told, after)
+        for table in rebuilt:
+            if expected.ids.get(table) is not None:
+                expected.ids[table], expected.lists[table] = after.ids.get(table), {*_LISTS}
+        yield from _tables(self.before, expected, after)
+        yield from _indexes(self.before.schema, expected.schema, after)
+        yield from _others(self.before, expected.schema, after)
+        yield from _enums(expected, after)
 
     def _is_judged(self, effect: DdlEffect, present: Collection[Name], after: ShownCatalog) -> bool:
-        """Say whether an effect is about what the replica has: the log tells about all tables."""
+        """Return whether an effect is about a replicated table: the log records all tables."""
         is_table = effect.object.kind == "TABLE"
         table = effect.object.name if is_table else effect.of
         if table is None or not self.patterns or self.place(table) in present:
@@ -144,7 +144,7 @@ class Claims:
         return is_made and (matches(table, self.patterns) or self.place(table) in after.ids)
 
     def _replacement(self, effect: DdlEffect, present: Collection[Name]) -> Iterator[_Difference]:
-        """Yield a table that was created in the place of another one, or of none, and is not said to be."""
+        """Yield a table that was created or replaced without a recorded effect."""
         if not isinstance(effect, CreatedObject) or effect.object.kind != "TABLE":
             return
         name = effect.object.name
@@ -155,15 +155,15 @@ class Claims:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What there should be after statements.
+class _Expected:
+    """The catalog expected after statements.
 
     Attributes:
         schema: All objects.
-        ids: Of each table its id; None if it is a new one.
-        values: Of each enum that was there before its values.
-        steps: Of each altered table the columns that are said to be dropped, renamed or redefined, by former names.
-        lists: Of each table what statements list anew: "key", "constraints", "parents".
+        ids: Id of each table; None for a new one.
+        values: Values of each enum that existed before.
+        steps: Per altered table the columns recorded as dropped, renamed or redefined, by former names.
+        lists: Per table the lists that statements replace: "key", "constraints", "parents".
     """
 
     schema: SchemaFold
@@ -173,13 +173,13 @@ class _Told:
     lists: dict[Name, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, before: ShownCatalog) -> _Told:
+    def of(cls, before: ShownCatalog) -> _Expected:
         schema = before.schema
         copied = SchemaFold(dict(schema.tables), dict(schema.indexes), set(schema.others))
         return cls(copied, {**before.ids}, {**before.values})
 
     def follow(self, effect: DdlEffect) -> None:
-        """Follow what happens to tables, whatever their columns are."""
+        """Follow created, dropped and renamed tables, regardless of columns."""
         name = effect.object.name
         match effect:
             case RenamedObject(found, to) if found.kind == "SCHEMA":
@@ -201,7 +201,7 @@ class _Told:
                 self.values.pop(name, None)
 
     def _move(self, moved: Callable[[Name], Name]) -> None:
-        """Give tables and enums other names; they have different ones."""
+        """Rename tables and enums, whose names are distinct."""
         self.ids = {moved(name): number for name, number in self.ids.items()}
         self.values = {moved(name): values for name, values in self.values.items()}
         self.steps = {moved(name): steps for name, steps in self.steps.items()}
@@ -238,35 +238,37 @@ def _placed_constraints(
 # What differs --------------------------------------------------------------------------------------------------------
 
 
-def _tables(before: ShownCatalog, told: _Told, after: ShownCatalog) -> Iterator[_Difference]:
+def _tables(before: ShownCatalog, expected: _Expected, after: ShownCatalog) -> Iterator[_Difference]:
     names = {number: name for name, number in before.ids.items()}
-    for name in sorted(told.ids.keys() | after.ids.keys()):
-        number, found = told.ids.get(name), after.ids.get(name)
-        if name not in told.ids:
+    for name in sorted(expected.ids.keys() | after.ids.keys()):
+        number, found = expected.ids.get(name), after.ids.get(name)
+        if name not in expected.ids:
             yield name, f"there is no table {name}", "it is there"
         elif found is None:
             yield name, f"table {name} is there", "it is not"
         elif number is None:
             if found in names:
                 yield name, f"table {name} is new", f"it is table {names[found]} that was there before"
-            yield from _different(told, name, after)
+            yield from _different(expected, name, after)
         elif number != found:
             yield name, f"table {name} is the one that was there", "it is another one"
         else:
             was = names.get(number, name)
-            is_changed = name != was or name in told.steps or told.schema.tables[name] != before.schema.tables[was]
+            is_changed = (
+                name != was or name in expected.steps or expected.schema.tables[name] != before.schema.tables[was]
+            )
             is_same = before.definitions.get(was) == after.definitions.get(name)
             if not is_changed and is_same and before.schema.tables[was] == after.schema.tables[name]:
                 continue
-            yield from _different(told, name, after)
+            yield from _different(expected, name, after)
             if not is_changed and not is_same:
                 yield name, f"table {name} is as it was", "it was altered"
-            yield from _redefined(before.schema.tables[was].layout, told, after.schema.tables[name])
+            yield from _redefined(before.schema.tables[was].layout, expected, after.schema.tables[name])
 
 
-def _different(told: _Told, name: Name, after: ShownCatalog) -> Iterator[_Difference]:
-    """Yield how a table differs."""
-    said, found = told.schema.tables[name], after.schema.tables[name]
+def _different(expected: _Expected, name: Name, after: ShownCatalog) -> Iterator[_Difference]:
+    """Yield the differences of a table."""
+    said, found = expected.schema.tables[name], after.schema.tables[name]
     compared: list[tuple[str, Sequence[object], Sequence[object]]] = [
         ("columns", sorted(said.columns), sorted(found.columns)),
         ("key", said.key, found.key),
@@ -276,14 +278,14 @@ def _different(told: _Told, name: Name, after: ShownCatalog) -> Iterator[_Differ
     if said.layout is not None and found.layout is not None:
         compared.append(("columns", _shape(said.layout), _shape(found.layout)))
     for what, wanted, shown in compared:
-        may_lack = after.may_lack and what in told.lists.get(name, ())
+        may_lack = after.may_lack and what in expected.lists.get(name, ())
         if [*wanted] != [*shown] and not (may_lack and {*shown} <= {*wanted}):
             yield name, f"table {name} has the {what} {_listed(wanted)}", f"it has {_listed(shown)}"
 
 
-def _redefined(old: Layout | None, told: _Told, found: FoldedTable) -> Iterator[_Difference]:
-    """Yield a column that has another type, although it is not said to be redefined."""
-    steps = told.steps.get(found.name, ())
+def _redefined(old: Layout | None, expected: _Expected, found: FoldedTable) -> Iterator[_Difference]:
+    """Yield a column with another type that is not recorded as redefined."""
+    steps = expected.steps.get(found.name, ())
     types = {column.name: column.type for column in found.layout.columns} if found.layout else {}
     for column in old.columns if old else ():
         if column.name not in steps and types.get(column.name, column.type) != column.type:
@@ -291,12 +293,12 @@ def _redefined(old: Layout | None, told: _Told, found: FoldedTable) -> Iterator[
             yield found.name, f"column {column.name} of table {found.name} has the type {column.type}", is_now
 
 
-def _indexes(before: SchemaFold, told: SchemaFold, after: ShownCatalog) -> Iterator[_Difference]:
+def _indexes(before: SchemaFold, expected: SchemaFold, after: ShownCatalog) -> Iterator[_Difference]:
     found = after.schema.indexes
-    for name in sorted(told.indexes.keys() | found.keys()):
-        said, shown = told.indexes.get(name), found.get(name)
+    for name in sorted(expected.indexes.keys() | found.keys()):
+        said, shown = expected.indexes.get(name), found.get(name)
         if said is None:
-            # PostgreSQL keeps one that its master has attached to an index of a partitioned table.
+            # PostgreSQL keeps an index that its master has attached to an index of a partitioned table.
             if not (after.may_lack and name in before.indexes):
                 yield name, f"there is no index {name}", "it is there"
         elif shown is None and not after.may_lack:
@@ -305,10 +307,10 @@ def _indexes(before: SchemaFold, told: SchemaFold, after: ShownCatalog) -> Itera
             yield name, f"index {name} is {_index(said)}", f"it is {_index(shown)}"
 
 
-def _others(before: ShownCatalog, told: SchemaFold, after: ShownCatalog) -> Iterator[_Difference]:
-    """Yield other objects that should or should not be there; one may go with another one that is dropped."""
+def _others(before: ShownCatalog, expected: SchemaFold, after: ShownCatalog) -> Iterator[_Difference]:
+    """Yield missing or surplus objects of other kinds; an object may go with another one that is dropped."""
     said, found, was = (
-        {o for o, _ in each.others if o.kind in after.kinds} for each in (told, after.schema, before.schema)
+        {o for o, _ in each.others if o.kind in after.kinds} for each in (expected, after.schema, before.schema)
     )
     for each in sorted(found - said):
         yield each.name, f"there is no {each.kind.lower()} {each.name}", "it is there"
@@ -316,15 +318,15 @@ def _others(before: ShownCatalog, told: SchemaFold, after: ShownCatalog) -> Iter
         yield each.name, f"{each.kind.lower()} {each.name} is there", "it is not"
 
 
-def _enums(told: _Told, after: ShownCatalog) -> Iterator[_Difference]:
-    for name, values in told.values.items():
+def _enums(expected: _Expected, after: ShownCatalog) -> Iterator[_Difference]:
+    for name, values in expected.values.items():
         found = after.values.get(name, values)
         if found != values:
             yield name, f"type {name} has the values {_listed(sorted(values))}", f"it has {_listed(sorted(found))}"
 
 
 def _forms(constraints: Sequence[TableConstraint]) -> list[str]:
-    """Return constraints in the same form for all versions of engines, which write expressions differently."""
+    """Return constraints in one form for all versions of engines, which write expressions differently."""
     return sorted(
         str(replace(each, sql="", columns=tuple(sorted(each.columns))) if isinstance(each, Check) else each)
         for each in constraints
@@ -344,7 +346,7 @@ def _listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values)) or "none"
 
 
-# Macros are missing: DuckDB lists its own functions with them, which takes longer than all the rest.
+# Without macros: DuckDB lists its own functions with them, which takes longer than everything else.
 _KINDS = frozenset({"SCHEMA", "VIEW", "SEQUENCE", "TYPE"})
 _SHOWN = f"""
     SELECT 'TABLE', schema_name, table_name, table_oid, sql, NULL AS above, NULL AS parts
@@ -362,7 +364,7 @@ _SHOWN = f"""
 
 
 def shown(connection: duckdb.DuckDBPyConnection, catalog: str) -> ShownCatalog:
-    """Return what a database contains, but for macros and triggers; tables are ordered by name.
+    """Return the objects of a database without macros and triggers; tables are ordered by name.
 
     Raises:
         UnsupportedError: A schema lies inside another one.

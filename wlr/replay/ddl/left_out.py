@@ -1,9 +1,9 @@
-"""What a replica does not have, by name: the list follows names that change, and forgets what is dropped.
+"""The list of objects that a replica lacks, by name: it follows renames, and forgets dropped objects.
 
-What is listed ends with the name of its object, a routine's with the types of its arguments; of an index or a
-constraint the object is the table. The causes hold statements to type, in which names are quoted.
+An entry ends with the name of its object, for a routine with the types of its arguments; for an index or a
+constraint, the object is the table. The causes hold statements to type, with quoted names.
 
-Which schema statements a replica runs, and which failures do not matter to a replica of some tables.
+Decides which schema statements a replica runs, and which failures a replica of some tables may ignore.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Action
 
 
-# Between the cause and the statement to type: replicas try the first kind again by themselves.
+# Between the cause and the statement to type: replicas retry the first kind by themselves.
 THEN_RUN = "; once it is there, run "
 OR_RUN = "; to have it, run "
 _RUN = re.compile(f"({THEN_RUN}|{OR_RUN})")
-# What is listed as a part of its table or domain, and how.
+# Forms of entries that are parts of a table or domain.
 _PARTS = {
     "INDEX": "index {} of table {}",
     "CONSTRAINT": "constraint {} of table {}",
     "DOMAIN CONSTRAINT": "constraint {} of domain {}",
 }
-# Objects of other kinds share their names.
+# Kinds with separate namespaces; all other kinds share one.
 _NAMES_APART = dict.fromkeys(("function", "procedure", "aggregate"), "routine") | {
     "type": "type",
     "domain": "type",
     "schema": "schema",
     "macro": "macro",
 }
-# What a PostgreSQL master has and a replica of another kind does not need for its rows.
+# Kinds of a PostgreSQL master that replicas of other engines do not need for their rows.
 _WITHOUT_COUNTERPART = "only PostgreSQL replicas have it"
 _OF_POSTGRESQL = frozenset({"FUNCTION", "PROCEDURE", "AGGREGATE", "VIEW", "MATERIALIZED VIEW", "INDEX", "CONSTRAINT"})
 
@@ -51,12 +51,12 @@ _OF_POSTGRESQL = frozenset({"FUNCTION", "PROCEDURE", "AGGREGATE", "VIEW", "MATER
 def without_counterparts(
     left_out: Mapping[str, str], changes: Iterable[Ddl], patterns: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return what a replica that is no PostgreSQL lacks of its PostgreSQL master, after schema changes.
+    """Return the objects of a PostgreSQL master that a replica of another engine lacks, after schema changes.
 
     Args:
-        left_out: What it lacked before, with the causes.
-        changes: Of the master, in their order; those of a DuckDB master change nothing.
-        patterns: Of the tables that it replicates; what belongs to others is not missed.
+        left_out: The list before, with the causes.
+        changes: The master's schema changes, in order; those of a DuckDB master change nothing.
+        patterns: Patterns of its tables; objects of other tables are not listed.
     """
     lacking = dict(left_out)
     for ddl in changes:
@@ -70,12 +70,12 @@ def without_counterparts(
 
 
 def listed_object(ddl: Ddl) -> str:
-    """Return how the object of a statement is listed afterwards, if a replica lacks it."""
+    """Return the entry of a statement's object, if a replica lacks it afterwards."""
     return listed(ddl.does[0]) if ddl.does else f"{ddl.kind.partition(' ')[2].lower()} {ddl.object}"
 
 
 def listed(effect: DdlEffect) -> str:
-    """Return how an object that a statement changed is listed afterwards."""
+    """Return the entry of an object after a statement changed it."""
     found = effect.object
     name = effect.to if isinstance(effect, RenamedObject) else found.name
     if effect.of is not None and found.kind in _PARTS:
@@ -84,7 +84,7 @@ def listed(effect: DdlEffect) -> str:
 
 
 def to_retry(left_out: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what may be there after other changes, with the statement that makes it, in the order of its listing."""
+    """Yield objects that may be possible after other changes, with their statements, in the order of the list."""
     for what, cause in left_out.items():
         _, then, statement = _parted(cause)
         if then == THEN_RUN:
@@ -102,10 +102,10 @@ def _parted(cause: str) -> tuple[str, str, str]:
 
 
 def follow(left_out: dict[str, str], ddl: Ddl) -> None:
-    """Give what is listed the names that a statement gives to objects and columns, and forget what it drops.
+    """Apply the renames of a statement to the entries, and remove the objects that it drops.
 
     Args:
-        left_out: What is listed, with the causes; it is changed.
+        left_out: The list, with the causes; it is changed.
         ddl: The statement. One that PostgreSQL does not run changes nothing.
     """
     for effect in ddl.does if ddl.original != "" else ():
@@ -126,7 +126,7 @@ def follow(left_out: dict[str, str], ddl: Ddl) -> None:
 
 
 def _outdate(left_out: dict[str, str], name: str) -> None:
-    """Give up statements that create objects, and name what has another name from now on."""
+    """Remove statements that create objects, and rename entries."""
     for what, cause in left_out.items():
         _, _, statement = _parted(cause)
         if statement.startswith("CREATE ") and any(t.name == name for t in tokens(statement) if not t.is_string):
@@ -141,14 +141,14 @@ def _arguments(found: DbObject) -> str:
 
 
 def _heads(left_out: Mapping[str, str], found: DbObject) -> list[str]:
-    """Return what is listed of an object, and of its parts, without its name."""
+    """Return the entries of an object, and of its parts, without its name."""
     end = f" {found.name}{_arguments(found)}"
     heads = [what.removesuffix(end) for what in left_out if what.endswith(end)]
     return [head for head in heads if _names(head) == _names(found.kind.lower())]
 
 
 def _names(text: str) -> str:
-    """Return which names objects of the kind that a text ends with have in common."""
+    """Return the namespace of the kind that a text ends with."""
     return _NAMES_APART.get(text.rpartition(" ")[2], "relation")
 
 
@@ -177,7 +177,7 @@ def _rename_part(left_out: dict[str, str], renamed: RenamedObject) -> None:
 
 
 def _replace(left_out: dict[str, str], listed_as: str, name: str, written: str, sql: str) -> None:
-    """Replace a name in what is listed, and how it is written in the causes."""
+    """Replace a name in the entries, and in the causes."""
     for what in list(left_out):
         cause = re.sub(written, lambda _: sql, left_out.pop(what))
         left_out[re.sub(listed_as, lambda _: name, what)] = cause
@@ -187,7 +187,7 @@ def _replace(left_out: dict[str, str], listed_as: str, name: str, written: str, 
 
 
 def _follow_column(left_out: dict[str, str], table: Name, old: str | None, new: str | None) -> None:
-    """Give a column of a table or view its new name, or forget what is listed of it if it has none."""
+    """Rename a column of a table or view in the entries, or remove its entries without a new name."""
     if old is None or old == new:
         return
     if new is not None:
@@ -201,20 +201,20 @@ def _follow_column(left_out: dict[str, str], table: Name, old: str | None, new: 
 
 
 def _renamed(what: str, old: str, new: str) -> str:
-    """Return how a privilege, default or collation of a column is listed under another name; others as they are."""
+    """Return the entry of a column's privilege, default or collation under another name; other entries unchanged."""
     what = what.replace(f" ({quote(old)}) for ", f" ({quote(new)}) for ", 1)
     return what.replace(f" of column {old} of ", f" of column {new} of ", 1)
 
 
 def _with_column(cause: str, old: str, new: str) -> str:
-    """Give a column its new name in a statement about its table."""
+    """Rename a column in a statement about its table."""
     before_it, then, statement = _parted(cause)
     if not statement.startswith("ALTER TABLE "):
         return cause.replace(f"({quote(old)})", f"({quote(new)})")
     places = tokens(statement)
-    # Columns behind REFERENCES are another table's.
+    # Columns after REFERENCES belong to another table.
     end = next((at for at, token in enumerate(places) if token.word == "REFERENCES"), len(places))
-    # A name before a bracket is a function's, one around a point an object's, and one behind CONSTRAINT its own.
+    # A name before a bracket is a function, next to a dot an object, and after CONSTRAINT a constraint.
     for (before, token), (_, after) in reversed([*pairwise(pairwise(places[: end + 1]))]):
         is_name = not token.is_string and token.name == old and before.text != "." and before.word != "CONSTRAINT"
         if is_name and after.text not in ("(", "."):
@@ -227,15 +227,15 @@ _DERIVED = frozenset({"VIEW", "MACRO", "FUNCTION"})
 
 
 def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
-    """Say whether a DuckDB replica of some tables runs the statement.
+    """Return whether a DuckDB replica of some tables runs the statement.
 
-    A statement that only PostgreSQL has, such as CREATE FUNCTION, is recorded in its dialect alone and is ignored.
+    It ignores a statement that only PostgreSQL has, such as CREATE FUNCTION, which is recorded in its dialect alone.
     """
     return ddl.dialect != "postgres" and is_wanted(ddl, patterns)
 
 
 def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
-    """Say whether a replica of some tables runs the statement: it ignores triggers and tables that it does not have."""
+    """Return whether a replica of some tables runs the statement: it ignores triggers and missing tables."""
     made = created_table(ddl)
     return not _is_about_trigger(ddl) and (made is None or matches(made, patterns))
 
@@ -251,7 +251,7 @@ def created_by(transaction: Transaction) -> Iterator[Name]:
 
 
 def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> bool:
-    """Say whether a replica of some tables may ignore a failure: of a view, or of a statement about other tables."""
+    """Return whether a replica of some tables may ignore a failure: of a view, or of a statement about other tables."""
     if not patterns or created_table(ddl) is not None:
         return False
     if ddl.does and all(effect.object.kind in _DERIVED for effect in ddl.does):
@@ -264,17 +264,17 @@ def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> b
 def may_be_left_out(
     actions: Sequence[Action], number: int, patterns: Collection[str], tables: Collection[Name]
 ) -> bool:
-    """Say whether the action that failed is a statement whose failure may be ignored; see `may_fail`."""
+    """Return whether the failed action is a statement whose failure may be ignored; see `may_fail`."""
     action = actions[number] if actions else None
     return isinstance(action, Ddl) and may_fail(action, patterns, tables)
 
 
 def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
-    """Try a step until it is done, without statements that a replica of some tables cannot run and does not need.
+    """Retry a step without statements that a replica of some tables cannot run and does not need.
 
     Args:
-        attempt: Tries it without the actions of these numbers; returns the number of one more to leave out, None once
-            the step is done.
+        attempt: Tries it without the actions of these numbers; returns the number of one more to leave out, None on
+            success.
     """
     skipped: set[int] = set()
     while (failed := attempt(skipped)) is not None:
@@ -293,19 +293,19 @@ def schema_move(ddl: Ddl) -> tuple[Name, Name] | None:
 
 
 def _is_about_trigger(ddl: Ddl) -> bool:
-    """Say whether the statement is about a trigger. The log holds what triggers changed on the master."""
+    """Return whether the statement is about a trigger. The log holds the rows that triggers changed on the master."""
     return any(effect.object.kind == "TRIGGER" for effect in ddl.does)
 
 
 def references(ddl: Ddl) -> Iterator[tuple[Name, Name]]:
-    """Yield the tables whose foreign keys a statement sets, each with one that it refers to."""
+    """Yield the tables whose foreign keys a statement sets, each with a referred table."""
     for effect in table_effects(ddl):
         constraints = effect.constraints if isinstance(effect, CreatedObject | AlteredObject) else None
         yield from ((effect.object.name, found.to) for found in constraints or () if isinstance(found, Reference))
 
 
 def unmet_reference(ddl: Ddl, patterns: Collection[str]) -> UnsupportedError | None:
-    """Return why a table cannot be made in a replica of some tables, if a foreign key wants one that it leaves out."""
+    """Return why a replica of some tables cannot create a table: a foreign key refers to an unreplicated table."""
     wanted = references(ddl) if created_table(ddl) else ()
     table, missing = next(((table, to) for table, to in wanted if not matches(to, patterns)), (None, None))
     if table is None:

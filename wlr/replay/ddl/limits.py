@@ -1,10 +1,9 @@
-"""How much memory a statement from the farm may take, and how long it may run.
+"""Limits the memory and the time of a statement from the farm.
 
-How much memory a statement from the farm may take: DuckDB does not count the texts that it makes for one vector.
+Memory: DuckDB does not count the texts that it makes for one vector. So the address space of the process is limited
+while the statement runs: an allocation fails before the machine runs out of memory.
 
-The address space of the process is limited meanwhile, so that an allocation fails before the machine has no memory.
-
-How long a statement from the farm may run: whoever can write to the farm can write one that never ends.
+Time: an attacker with write access to the farm can write a statement that never ends.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# For threads, their stacks and heaps, and what else the process does meanwhile.
+# For stacks and heaps of threads, and the other work of the process.
 _REST_BYTES = (1 << 30) + (os.cpu_count() or 1) * (1 << 27)
 _STATM = Path("/proc/self/statm")
 _SIZE = re.compile(r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
@@ -37,7 +36,7 @@ _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <
 def bounded(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Let the process grow by DuckDB's memory limit, and not much more, while a connection runs a statement.
 
-    Only Linux tells how large a process is; elsewhere DuckDB's own limit alone applies.
+    Only Linux reports the size of a process; elsewhere only DuckDB's own limit applies.
 
     Raises:
         StepError: The statement needs more.
@@ -52,7 +51,7 @@ def bounded(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 class _AddressSpace:
-    """The limit of the process, which the first of several threads sets and the last one takes back."""
+    """The limit of the process, which the first of several threads sets and the last one resets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +86,7 @@ _space = _AddressSpace()
 
 
 def _bytes(size: str) -> int | None:
-    """Read a size as DuckDB shows it; None if there is no limit, which is shown as more than any machine has."""
+    """Parse a size as DuckDB shows it; None if there is no limit, which DuckDB shows as more than any machine has."""
     found = _SIZE.fullmatch(size)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
@@ -105,7 +104,7 @@ def limit_s(statement: str) -> float:
     """Return the limit of a statement in seconds, more than 0.
 
     Raises:
-        InvalidError: The environment has another value than such a number.
+        InvalidError: The environment has no such number.
     """
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
@@ -128,9 +127,9 @@ def overrun(seconds: float) -> StepError:
 
 @contextmanager
 def limited(connection: duckdb.DuckDBPyConnection, statement: str) -> Iterator[None]:
-    """Stop what a connection does in the body with a statement once it has taken too long.
+    """Interrupt a connection whose statements in the body take too long.
 
-    DuckDB looks whether it should stop between two vectors of rows and between two parts of a plan.
+    DuckDB checks for an interruption between two vectors of rows and between two parts of a plan.
 
     Raises:
         StepError: It was stopped.

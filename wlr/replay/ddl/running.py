@@ -1,14 +1,14 @@
-"""Schema changes from the farm: checked, then run as they were recorded.
+"""Schema changes from the farm: checked, then run as recorded.
 
-A statement from the farm is data. It runs only if it is a single statement of a kind that changes a schema, and names
-nothing that belongs to dbfarm or is outside the database (see `wlc.dialect.duckdb.permitted_ddl`). The connection
-cannot reach files meanwhile (see `wlr.engine.calculator.Scratch`).
+A statement from the farm is untrusted data. It runs only if it is a single statement of a kind that changes a schema,
+and names no object of dbfarm and nothing outside the database (see `wlc.dialect.duckdb.permitted_ddl`). The connection
+cannot reach files while it runs (see `wlr.engine.calculator.Scratch`).
 
-What `wlc.dialect.duckdb.permitted_ddl` refuses, as failures of a step.
+Refusals of `wlc.dialect.duckdb.permitted_ddl` become failures of a step.
 
 DROP COLUMN where DuckDB refuses it: a column before one that an index or a key depends on.
 
-Other engines drop such a column. Here the table is made anew without it, in the caller's transaction.
+Other engines drop such a column. Here the table is rebuilt without it, in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _ALTERS_TABLE = re.compile(r"\s*ALTER\s+TABLE\b", re.IGNORECASE)
 
 
 def check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
-    """Refuse what no schema change needs.
+    """Refuse a statement that is no ordinary schema change.
 
     Args:
-        connection: That will run it.
+        connection: The connection that will run it.
         catalog: Name of the database there.
         ddl: The schema change.
 
     Raises:
-        OutsideError: It makes a view that reads something outside the database.
-        StepError: The statement is more than one, of another kind, or about what belongs to dbfarm or others.
+        OutsideError: It makes a view that reads outside the database.
+        StepError: The text is several statements, of another kind, or about an object of dbfarm or another owner.
     """
     with understanding(ddl.statement), limited(connection, ddl.statement), bounded(connection):
         _check(connection, catalog, ddl)
@@ -71,7 +71,7 @@ def _check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Non
         message = f"not one schema change in DuckDB's dialect: {short(ddl.statement)}"
         raise StepError(message, table=str(ddl.object))
     if any(schema.lower() in OWN for schema in (ddl.object.schema, *ddl.search_path)):
-        message = f"schemas wlc and wlr are not the farm's to change: {short(ddl.statement)}"
+        message = f"the farm must not change schemas wlc and wlr: {short(ddl.statement)}"
         raise StepError(message, table=str(ddl.object))
     if not settings.is_allowed(ddl.settings):
         message = f"settings that change no statement's meaning: {dict(ddl.settings)} of {short(ddl.statement)}"
@@ -84,15 +84,15 @@ def _check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Non
 
 
 def without_outside(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Ddl:
-    """Check a statement of a snapshot; a view that reads files or the like is replaced by one that says so.
+    """Check a statement of a snapshot; replace a view that reads outside the database by one that raises an error.
 
-    Masters may have such views, and later statements may be about them. Raises as `check` does.
+    Masters may have such views, and later statements may name them. Raises as `check` does.
     """
     try:
         check(connection, catalog, ddl)
     except OutsideError as error:
         warnings.warn(f"view {ddl.object} is left out: {error.cause}", stacklevel=2)
-        said = literal(f"view {ddl.object} was left out of this replica: it reads what lies outside the database")
+        said = literal(f"view {ddl.object} was left out of this replica: it reads outside the database")
         path = ddl.object.sql if ddl.object.schema else quote(ddl.object.name)
         return replace(ddl, statement=f"CREATE VIEW {path} AS SELECT error({said}) AS left_out")
     return ddl
@@ -104,10 +104,10 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name |
     After a failure the connection may still look up names in the statement's schema.
 
     Returns:
-        The table that was made anew for it, although it is the same table to the master; None if there is none.
+        The table that was rebuilt for it, which is the same table to the master; None without one.
 
     Raises:
-        StepError: The statement took too long, or made a macro that reads something outside the database.
+        StepError: The statement took too long, or made a macro that reads outside the database.
     """
     dropped = blocked_columns(connection, catalog, ddl)
     connection.execute(settings.search_path_sql(catalog, ddl.search_path))
@@ -129,7 +129,7 @@ def set_sequence(connection: duckdb.DuckDBPyConnection, catalog: str, sequence: 
 
 
 class OutsideError(StepError):
-    """A view or macro reads something outside the database."""
+    """A view or macro reads outside the database."""
 
 
 @contextmanager
@@ -144,25 +144,25 @@ def _judging() -> Iterator[None]:
 
 @contextmanager
 def understanding(statement: str) -> Iterator[None]:
-    """Turn an error of our own about a statement from the farm into a failure of it, so that it can be accepted."""
+    """Turn our own error about a statement from the farm into a failure of the statement, which can be accepted."""
     with _judging(), permitted_ddl.understanding(statement):
         yield
 
 
 def refuse_oversized(statement: str) -> None:
-    """Refuse a statement that a parser could take too much memory or stack for."""
+    """Refuse a statement for which a parser could need too much memory or stack."""
     with _judging():
         permitted_ddl.refuse_oversized(statement)
 
 
 def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
-    """Refuse what no schema change needs; see `wlc.dialect.duckdb.permitted_ddl`."""
+    """Refuse a statement that is no ordinary schema change; see `wlc.dialect.duckdb.permitted_ddl`."""
     with _judging():
         permitted_ddl.refuse_hostile(connection, catalog, statement)
 
 
 def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
-    """Refuse a macro that was just created, and not called yet, if it reads something outside the database."""
+    """Refuse a macro that reads outside the database, right after its creation and before any call."""
     with _judging():
         permitted_ddl.refuse_hostile_macro(connection, catalog, statement)
 
@@ -179,19 +179,19 @@ _AFTERWARDS = """
 
 @dataclass(frozen=True, slots=True)
 class DroppedColumns:
-    """The column that a statement drops from a table, and generated columns that go with it."""
+    """The column that a statement drops from a table, and the generated columns dropped with it."""
 
     table: Name
     columns: tuple[str, ...]
 
 
 def blocked_columns(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> DroppedColumns | None:
-    """Return what a statement drops if DuckDB would refuse that for a key or an index behind a column.
+    """Return the columns that a statement drops, if DuckDB would refuse that for a key or an index on a later column.
 
     Args:
-        connection: That will run it.
+        connection: The connection that will run it.
         catalog: Name of the database there.
-        ddl: The statement, which may change the table that is its object.
+        ddl: The statement, whose object may be the table.
     """
     table = ddl.object
     altered = (each for each in ddl.does if isinstance(each, AlteredObject) and each.object == DbObject("TABLE", table))
@@ -209,7 +209,7 @@ def blocked_columns(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Dd
 
 
 def without_columns(connection: duckdb.DuckDBPyConnection, catalog: str, dropped: DroppedColumns) -> None:
-    """Make a table anew without columns; raises DuckDB's error if something else depends on table or columns."""
+    """Rebuild a table without columns; raises DuckDB's error if another object depends on table or columns."""
     table, place = dropped.table, [catalog, dropped.table.schema, dropped.table.name]
     where = "WHERE database_name = ? AND schema_name = ? AND table_name = ?"
     ((sql,),) = connection.execute(f"SELECT sql FROM duckdb_tables() {where}", place).fetchall()
@@ -230,7 +230,7 @@ def without_columns(connection: duckdb.DuckDBPyConnection, catalog: str, dropped
 
 
 def _items(sql: str, columns: Iterable[str]) -> Iterator[str]:
-    """Yield what the parentheses of CREATE TABLE list, without columns."""
+    """Yield the items in the parentheses of CREATE TABLE, without columns."""
     listed, dropped = tokens(sql), {column.lower() for column in columns}
     opened = next(token for token in listed if token.text == "(")
     start, first = opened.end, None
@@ -243,7 +243,7 @@ def _items(sql: str, columns: Iterable[str]) -> Iterator[str]:
             if first is None or first.name.lower() not in dropped:
                 yield sql[start : token.start].strip()
             else:
-                # A constraint may begin with a word that is a column's name, too.
+                # A constraint may begin with a word that is also a column's name.
                 dropped.remove(first.name.lower())
             start, first = token.end, None
         if token.text == ")" and token.depth == 0:

@@ -1,6 +1,6 @@
-"""Steps of a log as a derived database publishes them: filtered transactions with their ticks, times and origins.
+"""The content of a derived database's batches: filtered transactions with their ticks, times and origins.
 
-Row images of a derived database: filtered in DuckDB, and summed up for each transaction.
+Row images of a derived database: filtered in DuckDB, and summed per transaction.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Step
 
 
-# Restores a table as a part of a step's one transaction leaves it, given its names before and after.
+# Restores a table as of a point within a step's one transaction, given its names before and after.
 RestorePart = Callable[["Step", Transaction, Name, Name], "EnteringTable | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedPart:
-    """What a derived database publishes of a step.
+    """The part of a step that a derived database publishes.
 
     Attributes:
-        transactions: Those of which something passes.
-        files: Their data files, as those of the batch that was named.
-        local: For the path of each data file the local file.
-        digests: What all tables hold afterwards.
+        transactions: Those with changes that pass.
+        files: Their data files in the derived batch.
+        local: The local file of each path.
+        digests: Digests of all tables afterwards.
     """
 
     transactions: tuple[Transaction, ...]
@@ -88,16 +88,16 @@ class _Run:
 
 @dataclass(slots=True)
 class StepContent:
-    """Makes the content of a derived database's batch from a step of the log of the first.
+    """Makes the content of a derived batch from a step of the source's log.
 
     Attributes:
-        name: Of the derived database.
-        number: Of its batch.
-        choice: What passes.
-        digests: What its tables hold; all of them are listed.
+        name: Name of the derived database.
+        number: Number of its batch.
+        choice: The filters.
+        digests: Digests of all its tables.
         connection: Filters, see `wlr.replay.filters.images.masking`.
         work: Folder for data files.
-        fetch: Returns the local copy of a data file of the first database.
+        fetch: Returns the local copy of a data file of the source.
     """
 
     name: str
@@ -111,17 +111,17 @@ class StepContent:
     _local: dict[str, Path] = field(default_factory=dict)
 
     def of(self, step: Step, restore: RestorePart) -> DerivedPart:
-        """Return what passes of a step.
+        """Return the part of a step that passes.
 
         Raises:
-            ReplayError: A filter does not fit what a transaction makes of its table.
+            ReplayError: A transaction changes a table so that its filter does not fit any more.
         """
         is_schema = any(type(record) is Ddl for record in step.transactions[0].records)
         made = tuple(self._altered(step, restore) if is_schema else self._changed(step))
         return DerivedPart(made, tuple(self._files), self._local, dict(self.digests))
 
     def _transaction(self, step: Step, original: Transaction, records: list[Record]) -> Transaction:
-        # Who wrote it, and how many transactions of others ran then, is nobody's concern.
+        # The user and the number of concurrent transactions are not disclosed.
         return Transaction(
             original.tick, self.name, original.started, original.committed, tuple(records), origin_of(step, original)
         )
@@ -201,7 +201,7 @@ class StepContent:
             yield self._transaction(step, original, records)
 
     def _concerned(self, records: tuple[Record, ...]) -> Iterator[Record]:
-        """Return the records of chosen tables; what leaves the choice is dropped."""
+        """Return the records of chosen tables; a table that a rename takes out of the choice is dropped."""
         for record in records:
             if isinstance(record, Change | Clear):
                 if self.choice.of(record.table):
@@ -210,7 +210,7 @@ class StepContent:
                 yield from self._concerned_ddl(record)
 
     def _concerned_ddl(self, ddl: Ddl) -> Iterator[Ddl]:
-        # What PostgreSQL alone does is followed by the same for others.
+        # Records for PostgreSQL alone are followed by their equivalents for other engines.
         for table in table_names(ddl) if is_run(ddl, ()) else ():
             is_chosen = table.after is not None and self.choice.of(table.after) is not None
             if table.before is not None and self.choice.of(table.before) and not is_chosen:
@@ -219,7 +219,7 @@ class StepContent:
                 yield ddl
 
     def _ddl(self, ddl: Ddl) -> Iterator[Record]:
-        """Yield the statements for one that creates or drops a table; there are no others here."""
+        """Yield the statements for a statement that creates or drops a table; no other kinds arrive here."""
         for table in table_names(ddl):
             if table.after is not None:
                 self.digests[table.after] = EMPTY
@@ -246,7 +246,7 @@ class StepContent:
 
 
 def origin_of(step: Step, transaction: Transaction) -> Origin:
-    """Return where a transaction was first committed: in the first database, or in another site of it."""
+    """Return where a transaction was first committed: in the source, or in another site of it."""
     if transaction.origin is not None:
         return transaction.origin
     history = next(mark.history for mark in step.marks if mark.last >= transaction.tick)
@@ -262,17 +262,17 @@ def schema_of(table: Name) -> Iterator[Ddl]:
 
 
 def _until(transaction: Transaction, ddl: Ddl) -> Transaction:
-    """Return a transaction up to one of its statements."""
+    """Return the part of a transaction up to one of its statements."""
     at = next(number for number, record in enumerate(transaction.records) if record is ddl)
     return replace(transaction, records=transaction.records[: at + 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What passes of the changes that one transaction made to a table.
+    """The part of one transaction's changes to a table that passes.
 
     Attributes:
-        total: Of the numbers of its images, each times its weight; see `wlc.farm.digest`.
+        total: Sum of the hashes of its images, each times its weight; see `wlc.farm.digest`.
     """
 
     added: int
@@ -282,14 +282,14 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class PassedFile:
-    """A data file with what passes of another one: by tick what it adds up to, and the layout of its rows."""
+    """A filtered data file: its sums by tick, and the layout of its rows."""
 
     layout: Layout
     by_tick: dict[int, Passed]
 
     @property
     def rows(self) -> int:
-        """Row images in it."""
+        """Number of row images in it."""
         return sum(passed.added + passed.removed for passed in self.by_tick.values())
 
 
@@ -298,14 +298,14 @@ def write_passing(
 ) -> PassedFile:
     """Write the images of a data file that pass, each under its tick.
 
-    What a transaction changed in columns that are left out, or that a mask makes equal, is no change: images that add
-    up to nothing would tell that it was made.
+    A transaction that changed only hidden or masked values has no images left: images that cancel out would reveal
+    the change.
 
     Args:
         connection: Filters, see `wlr.replay.filters.images.masking`.
         chosen: The table's filter.
-        layout: Of the images.
-        images: Where they are.
+        layout: Layout of the images.
+        images: Their files and ticks.
         into: The file to write.
     """
     columns = fold.stored_columns(layout)
@@ -331,12 +331,12 @@ def write_passing(
 
 
 def _netted(layout: Layout, images: str) -> str:
-    """Select images of which those of one transaction that add up to nothing are left out."""
+    """Select images without those that cancel out within one transaction."""
     columns = [quote(file_column(column.name)) for column in layout.stored]
-    told_apart = (fold.tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
+    distinctions = (fold.tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
     summed = (
         f'SELECT _tick, {", ".join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS "dbfarm sum" FROM ({images})'
-        f" GROUP BY {', '.join(['_tick', *columns, *filter(None, told_apart)])} HAVING sum({WEIGHT}) <> 0"
+        f" GROUP BY {', '.join(['_tick', *columns, *filter(None, distinctions)])} HAVING sum({WEIGHT}) <> 0"
     )
     return (
         f'SELECT _tick, CAST(sign("dbfarm sum") AS TINYINT) AS {WEIGHT}, {", ".join(columns)}'

@@ -1,7 +1,7 @@
-"""The folder of a derived database: where it stands, how its history begins, and how a batch of it is published.
+"""The folder of a derived database: its position, the start of its history, and the publication of its batches.
 
-Nothing is remembered but there and in the folder of the first database: the newest batch says how far the first
-database's log is in it, so that rows and position are published in one object.
+All state is there and in the source database's folder. The newest batch holds the position in the source's log, so
+that rows and position are published in one object.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Step
 
 
-# What a batch calls the database that it is derived from. Its name may say more than its readers need to know.
+# Stands for the source in batches, whose readers need not know its name.
 SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedStanding:
-    """Where a derived database stands.
+    """The position of a derived database.
 
     Attributes:
-        position: How far the log of the first database is in it.
+        position: Position in the source's log.
         batch: Number of its own last batch, 0 before the first; `chain`: its hash.
         tick: Its last tick; `clock`: commit time of that transaction, None before the first.
-        digests: What its tables hold; all of them are listed.
+        digests: Digests of all its tables.
         vector: Per history the last tick contained.
     """
 
@@ -57,16 +57,16 @@ class DerivedStanding:
 
 @dataclass(frozen=True, slots=True)
 class DerivedDatabase:
-    """A derived database in its folder, and what the first one says of it."""
+    """A derived database in its folder, with the source's record of it."""
 
     place: FarmDatabase
     said: Derivation
 
     def standing(self) -> DerivedStanding:
-        """Return where it stands, as its newest batch says.
+        """Return its position, read from its newest batch.
 
         Raises:
-            FencedError: Somebody else publishes there, or what passes was changed meanwhile.
+            FencedError: Another process publishes there, or has changed the filters.
         """
         said, newest = self.said, read_newest(self.place)
         if self.place.config().history != said.history:
@@ -90,9 +90,9 @@ class DerivedDatabase:
 
     def _fenced(self) -> FencedError:
         return FencedError(
-            f"{self.place.url} was written by somebody else",
-            hint="Run one wlc farm derive for it, with the same choice of rows, and let nobody else publish there."
-            f" To begin anew: wlc farm derive DB --as {shlex.quote(self.place.url)} --anew",
+            f"another process wrote to {self.place.url}",
+            hint="Run only one wlc farm derive for it, always with the same choice of rows."
+            f" To begin a new history: wlc farm derive DB --as {shlex.quote(self.place.url)} --anew",
             path=self.place.url,
         )
 
@@ -102,12 +102,12 @@ class DerivedDatabase:
         """Claim the folder, publish the snapshot, then let the history start; can be repeated.
 
         Args:
-            beat_s: How often the first database publishes, seconds.
-            snapshot: What the history begins with; None for nothing.
-            files: For each path in it the local file.
+            beat_s: Beat of the source, seconds.
+            snapshot: The snapshot that begins the history; None to begin with nothing.
+            files: The local file of each path in it.
 
         Raises:
-            InvalidError: The folder is another database's.
+            InvalidError: The folder belongs to another database.
         """
         said, tick = self.said, self.said.start.tick
         write = snapshot.clock if snapshot and tick else None
@@ -133,7 +133,7 @@ class DerivedDatabase:
         self.place.change_config(started)
 
     def is_begun(self) -> bool:
-        """Say whether the present history has started."""
+        """Return whether the current history has started."""
         try:
             config = self.place.config()
         except MissingError:
@@ -144,11 +144,11 @@ class DerivedDatabase:
         parent = self.said.parent
         if config.history == ours.history:
             return config
-        # One that grew from the same history and was broken off has published nothing.
+        # An interrupted start from the same parent has published nothing.
         known = {config.history} | ({config.parent.history} if config.parent and config.state == STOPPED else set())
         if parent is None or parent.history not in known:
             raise taken(self.place)
-        # Until the log goes on in this history, the configuration must not say that it does.
+        # The configuration must not name this history before the log continues in it.
         return replace(ours, **{key: getattr(config, key) for key in ("logs", "snapshot", "batches", "tick", "write")})
 
     def _own(self, config: Config) -> Config:
@@ -159,16 +159,16 @@ class DerivedDatabase:
     # Batches
 
     def publish(self, before: DerivedStanding, step: Step, part: DerivedPart, *, is_last: bool) -> DerivedStanding:
-        """Publish what passes of a step, and how far the first log is in it then; nothing if nothing passes.
+        """Publish the part of a step that passes the filters, with the new position in the source's log, unless empty.
 
         Args:
-            before: Where the database stands.
-            step: Of the first database's log.
-            part: What passes of it.
-            is_last: Nothing comes after it: the database is to reach its tick, whatever passes.
+            before: Position of the database.
+            step: Step of the source's log.
+            part: The part that passes.
+            is_last: It is the last step: publish its tick even if nothing passes.
 
         Raises:
-            FencedError: Another process published this batch, or the database is not ours any more.
+            FencedError: Another process published this batch, or has taken the database over.
         """
         made = part.transactions
         if is_last and (not made or made[-1].tick < step.last):
@@ -208,15 +208,15 @@ def _following(config: Config, batch: Batch) -> Config:
 
 
 def opening_batch(place: FarmDatabase, said: Derivation, snapshot: Manifest | None) -> Batch | None:
-    """Return the batch with which a history begins behind another one, always the same; None for the first history.
+    """Return the batch that begins a history after another one, always the same; None for the first history.
 
-    It ends what another process can publish under the former history. Its one transaction, without records, is the
-    moment of the snapshot.
+    It fences a process that still publishes under the former history. Its one transaction, without records, is at the
+    tick of the snapshot.
 
     Args:
         place: The derived database.
-        said: What the first one says of it.
-        snapshot: What the history begins with.
+        said: The source's record of it.
+        snapshot: The snapshot that begins the history.
     """
     if said.parent is None or snapshot is None:
         return None
@@ -238,9 +238,9 @@ def opening_batch(place: FarmDatabase, said: Derivation, snapshot: Manifest | No
 
 
 def taken(place: FarmDatabase) -> InvalidError:
-    """Build the error for a folder that is another database's."""
+    """Build the error for a folder that belongs to another database."""
     return InvalidError(
-        f"there is a database {place.url} already, which is not derived from this one",
+        f"{place.url} is a database that is not derived from this one",
         hint="Give another name with --as.",
         path=place.url,
     )
@@ -249,13 +249,13 @@ def taken(place: FarmDatabase) -> InvalidError:
 def as_own_snapshot(
     place: FarmDatabase, said: Derivation, manifest: Manifest, local: Mapping[str, Path]
 ) -> tuple[Manifest, dict[str, Path]]:
-    """Return a filtered snapshot as one of the derived database: its manifest, and local files by their paths there.
+    """Return a filtered snapshot as a snapshot of the derived database: its manifest, and local files by their paths.
 
     Args:
         place: The derived database.
-        said: What the first one says of it.
+        said: The source's record of it.
         manifest: With chosen tables only.
-        local: The local file for each path in it.
+        local: The local file of each path in it.
     """
     files: dict[str, Path] = {}
 

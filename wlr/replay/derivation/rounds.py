@@ -1,4 +1,4 @@
-"""Derive a farm database from another one: what must not leave does not get into its log."""
+"""Derive a farm database from another one: data that must not leave never enters its log."""
 
 from __future__ import annotations
 
@@ -52,20 +52,19 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Step
 
 
-_ANEW = "--anew begins a new history of it from the newest snapshot"
+_NEW_HISTORY = "--anew begins its new history with the newest snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class Derived(ForPeople):
-    """What a round gave.
+    """The result of a round.
 
     Attributes:
-        url: Of the derived database's folder.
+        url: URL of the derived database's folder.
         tick: Its last tick; `clock` is the commit time of that transaction, None before the first.
-        transactions: How many were published now; `rows` is the number of row images in them.
-        batches: In how many log files.
-        snapshot: Tick of the snapshot that its history began with in this round; None if it has one already, or began
-            with nothing.
+        transactions: Number published in this round; `rows`: row images in them; `batches`: log files.
+        snapshot: Tick of the snapshot that began its history in this round; None if the history existed before, or
+            began with nothing.
     """
 
     url: str
@@ -89,27 +88,27 @@ def derive(
     target_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Derived:
-    """Publish what passes of a farm database as another one, which has a log of its own; once, up to the present end.
+    """Publish chosen data of a farm database as another one with its own log; once, up to the current end.
 
-    A program that does it has to read the first database, and to write in both folders. Whoever reads the derived one
-    needs neither the first one nor its keys. Rounds are idempotent, and two at once do no harm.
+    The caller must be able to read the source database and to write to both folders. Readers of the derived database
+    need neither the source nor its keys. Rounds are idempotent, and concurrent rounds are safe.
 
     Args:
         db: Name in the farm, URL of the database's folder there, or path of the master.
-        name: Of the derived database in the same farm, or URL of its folder.
+        name: Name of the derived database in the same farm, or URL of its folder.
         farm: URL of the farm, for a bare name.
-        filters: Which rows, columns and values pass, see `wlr.row_filters`; remembered.
-        tables: Patterns of tables of which all passes. Tables that nobody names are not derived. Remembered.
+        filters: Rows, columns and values that pass, see `wlr.row_filters`; remembered.
+        tables: Patterns of tables that pass whole. Unnamed tables are not derived. Remembered.
         anew: Begin a new history from the newest snapshot, with other filters if some are given.
-        storage_options: Options of the file system of the first database, and its keys.
-        target_options: Those of the derived one.
+        storage_options: Options of the source's file system, and its keys.
+        target_options: Options for the derived database.
         progress: Called with units done, units in all, and what is being done.
 
     Raises:
-        InvalidError: Nothing or something else is chosen, or the folder is another database's. Nothing was changed.
-        ReplayError: A filter does not fit what a transaction makes of its table.
-        ExpiredError: The next batch was pruned: derive it anew.
-        FencedError: Somebody else publishes there.
+        InvalidError: No filter, or another filter, is given, or the folder is another database's. Nothing was changed.
+        ReplayError: A transaction changes a table so that its filter does not fit any more.
+        ExpiredError: The next batch was pruned: begin a new history.
+        FencedError: Another process publishes there.
         UnavailableError: A farm is out of reach. Try again.
     """
     first = wlc.resolve(db, farm, storage_options=storage_options)
@@ -123,12 +122,12 @@ def derive(
         if error.hint and any(words in error.hint for words in (bounds.REBASE, "--tick")):
             at = f" --farm {shlex.quote(os.fspath(farm))}" if farm else ""
             command = f"wlc farm derive {run.shown}{at} --as {run.name} --anew"
-            error.hint = f"{command} begins a new history of it from the newest snapshot"
+            error.hint = f"{command} begins its new history with the newest snapshot"
         raise
 
 
 def _refuse_same_keys(first: FarmDatabase, place: FarmDatabase) -> None:
-    """Refuse a derived database whose readers could read the first one, too."""
+    """Refuse a derived database whose readers could also read the source."""
     if first.url.rstrip("/") == place.url.rstrip("/"):
         raise InvalidError(f"{place.url} cannot be derived from itself", hint="Give another name with --as.")
     if not (first.keys.encrypts and place.keys.encrypts):
@@ -136,7 +135,7 @@ def _refuse_same_keys(first: FarmDatabase, place: FarmDatabase) -> None:
     shared = {key.content for key in first.keys.encryption} & {key.content for key in place.keys.encryption}
     if shared:
         raise InvalidError(
-            f"{place.url} would have the encryption key of {first.url}, and its readers could read that one",
+            f"{place.url} would have the encryption key of {first.url}, and its readers could read that database",
             hint="wlc farm key encryption derived.key, then --target-option encryption_key_file=derived.key",
         )
 
@@ -154,7 +153,7 @@ class _Deriving:
     _batches: int = 0
 
     def round(self, filters: RowFilters | None, patterns: tuple[str, ...] | None, *, anew: bool) -> Derived:
-        """Bring the derived database up to the end of the first one's log."""
+        """Bring the derived database up to the end of the source's log."""
         said = self._said(filters, patterns, anew=anew)
         derived = DerivedDatabase(self.place, said)
         if not derived.is_begun():
@@ -164,7 +163,7 @@ class _Deriving:
             try:
                 standing = self._publish(derived, standing)
             except FencedError:
-                # Another process that derives it was faster; unless the history is not ours any more.
+                # Another process derives it and was faster, unless the history is not ours any more.
                 if derived.standing() == standing:
                     raise
                 continue
@@ -178,10 +177,10 @@ class _Deriving:
                 self._batches,
                 self._snapshot,
             )
-        message = f"another process derives {self.place.url}, too, and is always faster"
-        raise UnavailableError(message, hint="Try again, or leave it to the other one.")
+        message = f"another process also derives {self.place.url}, and is always faster"
+        raise UnavailableError(message, hint="Try again, or leave it to the other process.")
 
-    # What is derived
+    # Filters
 
     def _said(self, filters: RowFilters | None, patterns: tuple[str, ...] | None, *, anew: bool) -> Derivation:
         before, number = find_derivation(self.first, self.place.name) or (None, 0)
@@ -198,11 +197,11 @@ class _Deriving:
     def _asked(
         self, known: ChosenTables, filters: RowFilters | None, patterns: tuple[str, ...] | None, *, may_differ: bool
     ) -> ChosenTables:
-        """Return what passes from now on."""
+        """Return the record with the filters of this round."""
         if filters is None and patterns is None:
             return known
         if filters is not None and not filters and patterns is None:
-            # A key alone says where the key is now.
+            # A key alone is a new path of the same key.
             filters, patterns = replace(known, key_file=filters.key_file), known.patterns
         choice = chosen_tables(with_key(filters, known.key_file) if filters else None, patterns or ())
         if choice.key_mark and known.key_mark not in ("", choice.key_mark) and not may_differ:
@@ -211,7 +210,7 @@ class _Deriving:
             held = "; ".join([*known.patterns, *map(str, known.tables)])
             raise InvalidError(
                 f"{self.place.url} was derived with {held}",
-                hint=f"Derive another one with --as, or this one anew: {_ANEW}.",
+                hint=f"Derive another database with --as; or {_NEW_HISTORY}.",
             )
         return choice if may_differ else replace(known, key_file=choice.key_file or known.key_file)
 
@@ -219,7 +218,7 @@ class _Deriving:
         if not choice:
             example = f"wlc farm derive {self.shown} --as {self.name} --where \"orders: region = 'EU'\""
             raise InvalidError(
-                "nothing is derived of tables that nobody names",
+                "no table is named, so nothing would be derived",
                 hint=f"Name tables with --where, --columns, --mask or --tables: {example}",
             )
         if _is_there(self.place):
@@ -232,7 +231,7 @@ class _Deriving:
         return Derivation(self.place.url, secrets.token_hex(8), start, secrets.token_hex(32), None, (0, ""), choice)
 
     def _renewed(self, before: Derivation, choice: ChosenTables) -> Derivation:
-        """Return what to say of a new history, which begins with the newest snapshot of the first database."""
+        """Return the record of a new history, which begins with the newest snapshot of the source."""
         manifest, newest = log_reader.choose_snapshot(self.first, Stop()), read_newest(self.place)
         choice = self._checked(choice, manifest)
         if choice == before.choice and self._can_go_on(before, newest[0] if newest else None):
@@ -240,24 +239,24 @@ class _Deriving:
         number, chain, last = (newest[0].number, newest[1], newest[0].last) if newest else (0, "", before.start.tick)
         if manifest is None or manifest.position.tick <= max(last, 1):
             raise InvalidError(
-                f"{self.place.url} is at tick {last}, and {self.first.name} has no later snapshot to begin with",
+                f"{self.place.url} is at tick {last}, and {self.first.name} has no later snapshot",
                 hint=f"wlc snapshot {shlex.quote(self.first.url)} --from-log, once there are later transactions; or"
                 " give another name with --as",
             )
         former = newest[0].history if newest else before.parent.history if before.parent else before.history
-        # Readers of the former history must miss a tick: those who stand at its end would go on without the snapshot.
+        # Readers of the former history must miss a tick: else, readers at its end would continue without the snapshot.
         parent = Origin(former, min(last, manifest.position.tick - 2))
         history, mark = secrets.token_hex(8), secrets.token_hex(32)
         return Derivation(self.place.url, history, manifest.position, mark, parent, (number, chain), choice)
 
     def _can_go_on(self, said: Derivation, newest: Batch | None) -> bool:
-        """Say whether a history whose beginning was broken off can still begin where it was said."""
+        """Return whether a history whose start was interrupted can still begin at its recorded place."""
         if DerivedDatabase(self.place, said).is_begun():
             return False
         return newest is None or newest.history == said.history or newest.number == said.behind[0]
 
     def _checked(self, choice: ChosenTables, manifest: Manifest | None) -> ChosenTables:
-        """Return a choice with tables as they are called, each filter checked against the columns that it has first."""
+        """Return the filters with full names of tables, each checked against the first columns of its table."""
         replay = self._replay()
         replay.begins_with(manifest)
         start = ReplicaState("", "", "", position=manifest.position if manifest else Position("", 0))
@@ -269,7 +268,7 @@ class _Deriving:
     # Rounds
 
     def _replay(self) -> Replay:
-        """Return what plans the reading of the first database's log, and restores tables of it."""
+        """Return the replication that plans the reading of the source's log, and restores tables of it."""
         return Replay(folder_target(Path(self.place.name)), self.first, Stop())
 
     def _begin(self, derived: DerivedDatabase) -> None:
@@ -297,7 +296,7 @@ class _Deriving:
         self._snapshot = said.start.tick
 
     def _publish(self, derived: DerivedDatabase, standing: DerivedStanding) -> DerivedStanding:
-        """Publish what the first database's log has behind a standing."""
+        """Publish the source's log after a position."""
         replay, choice = self._replay(), derived.said.choice
         steps = replay.steps(ReplicaState("", self.first.url, "", position=standing.position, clock=standing.clock))
         step = next(steps, None)
@@ -332,16 +331,16 @@ class _Deriving:
         self._transactions += len(part.transactions)
 
     def _register(self, said: Derivation, position: Position, clock: datetime | None) -> None:
-        """Let pruning of the first database keep what is still to be read."""
+        """Register at the source, so that pruning keeps the files that are still to be read."""
         here = this_host(), this_user()
         identity = checksum(self.place.url.encode())[:16]
         held = position if position.history else None
-        told = Replica(identity, self.place.url, held, clock, utc_now(), *here, tables=said.choice.patterns)
-        register(self.first, told)
+        registration = Replica(identity, self.place.url, held, clock, utc_now(), *here, tables=said.choice.patterns)
+        register(self.first, registration)
 
 
 def _next(steps: Iterator[Step]) -> tuple[Step | None, FarmError | None]:
-    """Return the next step, None after the last, or why it cannot be read: what comes before it is published first."""
+    """Return the next step, None after the last, or its error: the steps before it are published first."""
     try:
         return next(steps, None), None
     except FarmError as error:
@@ -349,7 +348,7 @@ def _next(steps: Iterator[Step]) -> tuple[Step | None, FarmError | None]:
 
 
 def _is_there(place: FarmDatabase) -> bool:
-    """Say whether there is a database in a folder."""
+    """Return whether there is a database in a folder."""
     try:
         place.config()
     except MissingError:

@@ -1,9 +1,9 @@
-"""What a farm database says of another one that is derived from it: where that is, and what passes.
+"""A source database's record of a database derived from it: its place, and the filters.
 
-It is kept with the first database, which readers of the derived one cannot read, and encrypted as its log is:
-conditions and names of columns tell what is kept back. Documents are numbered and never changed; the newest one counts.
+The record is in the source's folder, which readers of the derived database cannot read, and encrypted like its log:
+conditions and names of columns reveal what is held back. Records are numbered and never changed; the newest counts.
 
-What is derived: only tables that somebody named, each as its filter lets it pass.
+The filters of a derived database: only named tables are derived, each through its filter.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ Behind = Annotated[tuple[int, str], JsonForm(_as_behind, lambda behind: dict(zip
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """A derived database, as the one says from which it is derived.
+    """A derived database, as recorded at its source.
 
     Attributes:
         url: URL of the derived database's folder.
-        history: Its present history.
-        start: Where in the first database that history begins.
-        parent: What it grew from, None for the first one.
-        behind: Batch of the derived database behind which it begins, and its chain hash; 0 and "" for the first one.
-        choice: What passes.
+        history: Its current history.
+        start: Position in the source where that history begins.
+        parent: The history and tick that it grew from, None for the first one.
+        behind: Batch of the derived database after which it begins, and its chain hash; 0 and "" for the first one.
+        choice: The filters.
     """
 
     may_have_info: ClassVar = True
@@ -64,14 +64,14 @@ class Derivation:
     choice: InlineChoice
 
 
-_DOCUMENT = Document("derived", Derivation, hint="Put it back from a backup, or derive another database.")
+_DOCUMENT = Document("derived", Derivation, hint="Restore it from a backup, or derive another database.")
 
 
 def find_derivation(database: FarmDatabase, name: str) -> tuple[Derivation, int] | None:
-    """Return what a database says of one that is derived from it, and the number of that document; None if nothing.
+    """Return the newest record of a derived database, and its number; None without a record.
 
     Raises:
-        CorruptError: The newest document is damaged.
+        CorruptError: The newest record is damaged.
     """
     listed = (parse_derived_path(entry.path) for entry in database.store.list(f"{DERIVED}{name}/"))
     number = max((parsed[1] for parsed in listed if parsed), default=0)
@@ -82,16 +82,16 @@ def find_derivation(database: FarmDatabase, name: str) -> tuple[Derivation, int]
 
 
 def add_derivation(database: FarmDatabase, name: str, number: int, said: Derivation) -> Derivation:
-    """Say something new of a derived database; nothing that was said before is changed.
+    """Add a record of a derived database; earlier records stay.
 
     Args:
-        database: From which it is derived.
-        name: Its name.
-        number: Of the new document, one more than that of the last.
-        said: What to say.
+        database: The source.
+        name: Name of the derived database.
+        number: Number of the new record, one more than the last.
+        said: The record.
 
     Raises:
-        UnavailableError: Somebody else was faster.
+        UnavailableError: Another process was faster.
     """
     try:
         database.store.create(derived_path(name, number), _DOCUMENT.encode(said))
@@ -99,17 +99,17 @@ def add_derivation(database: FarmDatabase, name: str, number: int, said: Derivat
         found = find_derivation(database, name)
         # The answer to our own request may have been lost.
         if found is None or found != (said, number):
-            message = f"{said.url} was derived by somebody else meanwhile"
+            message = f"another process derived {said.url} at the same time"
             raise UnavailableError(message, hint="Try again.") from error
     return said
 
 
 @dataclass(frozen=True)
 class ChosenTables(RowFilters):
-    """Filters that let nothing pass of a table that nobody named.
+    """Filters that derive named tables only.
 
     Attributes:
-        patterns: Tables that pass, too, with all of their rows and columns.
+        patterns: Tables that pass whole.
     """
 
     patterns: tuple[str, ...] = ()
@@ -118,17 +118,17 @@ class ChosenTables(RowFilters):
         return bool(self.tables or self.patterns)
 
     def of(self, table: Name) -> TableFilter | None:
-        """Return the filter of a table, None if nothing of it is derived."""
+        """Return the filter of a table, None if the table is not derived."""
         found = RowFilters.of(self, table)
         return found or (TableFilter(table) if self.patterns and matches(table, self.patterns) else None)
 
     def is_served(self, names: Collection[Name]) -> bool:
-        """Say whether every filter and pattern names one of these tables."""
+        """Return whether every filter and pattern names one of these tables."""
         folded = {name.folded for name in names}
         return not idle(self.patterns, names) and all(each.table.folded in folded for each in self.tables)
 
     def served(self, names: Collection[Name]) -> ChosenTables:
-        """Return the choice with tables as they are really called.
+        """Return the filters with full names of tables.
 
         Raises:
             InvalidError: A filter or a pattern names no table.
@@ -140,7 +140,7 @@ class ChosenTables(RowFilters):
 
 
 def chosen_tables(filters: RowFilters | None, patterns: tuple[str, ...]) -> ChosenTables:
-    """Return a choice, given filters and patterns; it may be empty."""
+    """Combine filters and patterns; the result may be empty."""
     found = filters or RowFilters()
     return ChosenTables(found.tables, found.key_file, found.key_mark, patterns=patterns)
 
@@ -161,7 +161,7 @@ def _choice_json(choice: ChosenTables) -> dict[str, Any]:
     return record_of(_Choice).write(_Choice(filters, choice.patterns))
 
 
-# Its keys stand among those of what is around it.
+# Its keys are merged into the surrounding object.
 InlineChoice = Annotated[
     ChosenTables, Presence.INLINE, JsonForm(_as_choice, _choice_json, frozenset({"filters", "tables"}))
 ]

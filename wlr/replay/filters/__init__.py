@@ -1,1 +1,1 @@
-"""Replicas of chosen rows, columns and values: snapshots and steps are filtered before any engine sees them."""
+"""Replicas of chosen rows, columns and values: filters snapshots and steps before any engine sees them."""

@@ -1,8 +1,8 @@
-"""Snapshots and steps as a replica of chosen rows applies them.
+"""Filters snapshots and steps for a replica of chosen rows.
 
-A snapshot as a replica of chosen rows loads it: filtered files beside those of the farm.
+A snapshot gets filtered files beside those of the farm.
 
-A step as a replica of chosen rows applies it: filtered files, and tables made anew behind schema changes.
+A step gets filtered files, and rebuilds tables after schema changes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def filtered(new: NewReplica, work: Path) -> Iterator[NewReplica]:
-    """Give what a replica of chosen rows is made of, given what one of all rows would be; it is there until the end.
+    """Filter the contents of a new replica; the filtered files exist until the context ends.
 
     Raises:
-        InvalidError: A filter does not fit its table, or another table needs what it leaves out.
+        InvalidError: A filter does not fit its table, or leaves out rows that another table refers to.
         CorruptError: A file of the snapshot is damaged.
     """
     filters, manifest = new.state.filters, new.manifest
@@ -118,9 +118,9 @@ class _Snapshot:
         local = (self.local[file.path] for file in table.files)
         return sum_rows(self.connection, table.layout, rows_of(*local))
 
-    def statements(self, told: Sequence[Ddl]) -> Iterator[Ddl]:
+    def statements(self, recorded: Sequence[Ddl]) -> Iterator[Ddl]:
         """Return the statements that make the schema."""
-        for ddl in told:
+        for ddl in recorded:
             schema.refuse_references(ddl, self.filters)
             made = created_table(ddl)
             if made and (chosen := self.filters.of(made)) and ddl.layout is not None:
@@ -133,7 +133,7 @@ class _Snapshot:
         return names is not None and self.filters.of(names[0]) is not None
 
 
-# Restores a table from the farm as it is behind a schema change, given its names before and after; None for a view.
+# Restores a table from the farm as of a schema change, given its names before and after; None for a view.
 Restore = Callable[[Ddl, Name, Name], "EnteringTable | None"]
 
 
@@ -142,12 +142,12 @@ class FilteredSteps:
     """Filters steps of a replica.
 
     Attributes:
-        state: What the replica remembers before the step.
-        connect: Opens what filters images, see `wlr.replay.filters.images.masking`; called once at most.
+        state: The replica's state before the step.
+        connect: Opens the filtering connection, see `wlr.replay.filters.images.masking`; called once at most.
         work: Folder for the filtered files.
         fetch: Returns the local copy of a data file.
         restore: Restores a table.
-        local: Filtered files by the paths that the step gives them.
+        local: Filtered files by their paths in the step.
     """
 
     state: ReplicaState
@@ -161,15 +161,15 @@ class FilteredSteps:
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """Opened when a filtered table changes: many steps change none."""
+        """The connection, opened for the first change of a filtered table: many steps change none."""
         self._connection = self._connection or self.connect()
         return self._connection
 
     def filtered(self, step: Step) -> Step:
-        """Return the step as the replica applies it.
+        """Return the filtered step.
 
         Raises:
-            StepError: A filter does not fit what the step makes of its table.
+            StepError: The step changes a table so that its filter does not fit any more.
         """
         given: list[Action] = []
         actions = step.actions()
@@ -180,9 +180,9 @@ class FilteredSteps:
                 else:
                     given += self._ddl(action, actions[number + 1 : number + 2], step.last)
         except InvalidError as error:
-            # It fits again with another filter, and with none of the transactions before it.
+            # Only another filter can fit it; skipping earlier transactions does not help.
             raise StepError(error.message, remedy=error.hint) from error
-        digests = {name: told for name, told in step.digests.items() if self._of(name) is None}
+        digests = {name: digest for name, digest in step.digests.items() if self._of(name) is None}
         return replace(step, given=tuple(given), digests=digests)
 
     def _of(self, table: Name) -> TableFilter | None:
@@ -217,7 +217,7 @@ class FilteredSteps:
     def _read(
         self, table: Name, chosen: TableFilter, layout: Layout, raw: str, tick: int, cleared: int | None = None
     ) -> TableChange:
-        """Write the images that pass as a file, and return the change of the replica's table."""
+        """Write the passing images as a file, and return the change of the replica's table."""
         images = chosen_images(self.connection, chosen, layout, raw)
         into = self.work / f"{len(self.local)}.parquet"
         added, removed = write_images(self.connection, images, into, tick)
@@ -233,10 +233,10 @@ class FilteredSteps:
         return self._rows.get(table, held.rows if isinstance(held, Digest) else None)
 
     def _count(self, table: Name) -> int:
-        """Return how many rows the replica's table has, which the log does not say."""
+        """Return the number of rows in the replica's table, which is not in the log."""
         known = self._known(table)
         if known is None:
-            cause = "all rows were removed, and how many the replica had is not known: a transaction was accepted"
+            cause = "all rows were removed, but the replica's number of rows is unknown: a transaction was accepted"
             raise StepError(cause, table=str(table))
         return known
 
@@ -274,7 +274,7 @@ class FilteredSteps:
             return
         if ddl.layout is None or (old.folded == new.folded and not schema.concerns(ddl, chosen)):
             return
-        # A change of type can be followed by all rows anew.
+        # After a change of type, the log may repeat all rows.
         folds = [action for action in following if isinstance(action, Fold)]
         is_emptied = any(
             change.cleared is not None and change.table.folded == new.folded
@@ -295,9 +295,9 @@ class FilteredSteps:
                 yield Fold((change,))
 
     def _refuse_leaving(self, old: Name, new: Name) -> None:
-        """Refuse a rename that would let pass what a filter has kept out: filters belong to names."""
+        """Refuse a rename that would bypass a filter: filters belong to names."""
         if self._of(old) is not None and self._of(new) is None:
             raise InvalidError(
-                f"table {old} becomes {new}, of which no filter says what is replicated",
+                f"table {old} becomes {new}, which has no filter",
                 hint=f"Replicate into another place with a filter for {new} too, such as --where '{new}: …'",
             )

@@ -1,4 +1,4 @@
-"""Filtered images of rows: conditions, columns and masks applied in DuckDB, to both images of a change alike."""
+"""Filtered row images: DuckDB applies conditions, columns and masks to both images of a change alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 64
 _KEY_BYTES_MIN = 16
-# Variables of the connection, so that no key is in the text of a statement, which errors can show.
+# Variables of the connection keep the key out of the text of statements, which errors can show.
 _INNER, _OUTER = "dbfarm_mask_inner", "dbfarm_mask_outer"
 
 
@@ -38,7 +38,7 @@ def with_key(filters: RowFilters, known: str) -> RowFilters:
     """Return filters with the key of their hashes; its file is `known` unless they name another one.
 
     Raises:
-        InvalidError: Something is hashed and no key is given, or the key is too short.
+        InvalidError: A mask hashes and no key is given, or the key is too short.
         UnavailableError: The file cannot be read.
     """
     if not filters.hashes:
@@ -46,13 +46,15 @@ def with_key(filters: RowFilters, known: str) -> RowFilters:
     file = filters.key_file or known
     if not file:
         hint = "head -c 32 /dev/urandom > mask.key, then --mask-key mask.key; keep the file out of the replica's reach"
-        raise InvalidError("a hash needs a key: without one, anybody can try values", hint=hint)
+        raise InvalidError(
+            "a hash needs a key: without one, an attacker can guess values by hashing candidates", hint=hint
+        )
     path = Path(file).resolve()
     return RowFilters(filters.tables, str(path), _mark(_read_key(path)))
 
 
 def key_of(filters: RowFilters) -> bytes:
-    """Return the key of the hashes of filters, b"" where nothing is hashed.
+    """Return the key of the hashes of filters, b"" without hashes.
 
     Raises:
         InvalidError: The file holds another key now.
@@ -67,8 +69,8 @@ def key_of(filters: RowFilters) -> bytes:
 
 
 def other_key(file: str) -> InvalidError:
-    """Build the error for a key that is not the replica's."""
-    message = f"{file} holds another key than the replica was made with"
+    """Build the error for a key that differs from the replica's."""
+    message = f"{file} holds another key than the replica's"
     return InvalidError(message, hint="Give the file with the same key: --mask-key FILE", path=file)
 
 
@@ -90,7 +92,7 @@ def _mark(key: bytes) -> str:
 
 @contextmanager
 def masking(key: bytes, work: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a connection that can filter, with the key of `key_of`; what does not fit into memory goes to the folder."""
+    """Open a connection that can filter, with the key of `key_of`; it spills to the folder."""
     with closing(connect(work)) as connection:
         if key:
             short = key if len(key) <= _BLOCK_BYTES else hashlib.sha256(key).digest()
@@ -105,7 +107,7 @@ def refuse_unfit(connection: duckdb.DuckDBPyConnection, chosen: TableFilter, lay
     """Refuse a filter that does not fit a table.
 
     Raises:
-        InvalidError: A column is missing, cannot be masked so, or the condition depends on more than a row.
+        InvalidError: A column is missing or does not fit its mask, or the condition depends on more than a row.
     """
     chosen.projected(layout)
     _condition(connection, chosen, layout)
@@ -124,7 +126,7 @@ def _condition(connection: duckdb.DuckDBPyConnection, chosen: TableFilter, layou
     try:
         return checked_condition(connection, chosen.where, chosen.table, layout).sql
     except InvalidError as error:
-        # Hints of a read are for Python.
+        # The hint of a read is about Python: replace it.
         names = ", ".join(f"{column.name} {column.type}" for column in layout.stored)
         error.hint = f"--where takes one expression over a row's columns, which are: {names}."
         raise
@@ -135,7 +137,7 @@ class ChosenImages:
     """Row images that pass a filter.
 
     Attributes:
-        layout: Of the replica's table.
+        layout: Layout of the replica's table.
         sql: Selects them as stored, and their weight.
         chosen: The filter.
     """
@@ -155,14 +157,14 @@ class ChosenImages:
 def chosen_images(
     connection: duckdb.DuckDBPyConnection, chosen: TableFilter, layout: Layout, raw: str, *, keeps_ticks: bool = False
 ) -> ChosenImages:
-    """Return the images of a table that its filter lets pass.
+    """Return the images of a table that pass its filter.
 
     Args:
-        connection: Will read them.
-        chosen: The filter. A row for which its condition is NULL does not pass.
-        layout: Of the master's table.
+        connection: The connection that reads them.
+        chosen: The filter. A row whose condition is NULL does not pass.
+        layout: Layout of the master's table.
         raw: A query that selects images as stored and their weight.
-        keeps_ticks: It selects their ticks, too, and so does what is returned.
+        keeps_ticks: The query and the result also select the ticks.
 
     Raises:
         InvalidError: The filter does not fit the table.
@@ -200,7 +202,7 @@ def _value(column: Column, mask: Mask | None, stored: str) -> str:
 
 
 def write_images(connection: duckdb.DuckDBPyConnection, images: ChosenImages, into: Path, tick: int) -> tuple[int, int]:
-    """Write images as a data file whose rows are of one tick; return how many it adds and removes."""
+    """Write images as a data file of one tick; return the numbers of added and removed rows."""
     with images.reading():
         query = f"SELECT CAST({tick} AS BIGINT) AS _tick, * FROM ({images.sql})"
         connection.execute(f"COPY ({query}) TO {literal(str(into))} ({PASSING})")

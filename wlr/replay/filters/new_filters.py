@@ -1,4 +1,4 @@
-"""Give a replica of chosen rows other filters: only tables whose filter differs are made anew, in one transaction."""
+"""Change the filters of a replica of chosen rows: rebuild only tables whose filter differs, in one transaction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def with_changed(known: RowFilters, asked: RowFilters) -> RowFilters:
-    """Return filters in which each table that others name has those, and all others stay."""
+    """Replace the filters of the tables that new filters name, and keep all others."""
     named = {each.table.folded for each in asked.tables}
     tables = (*(each for each in known.tables if each.table.folded not in named), *asked.tables)
     key_file, key_mark = (asked.key_file, asked.key_mark) if asked.key_mark else (known.key_file, known.key_mark)
@@ -43,16 +43,16 @@ def with_changed(known: RowFilters, asked: RowFilters) -> RowFilters:
 
 
 def refilter(replay: Replay, state: ReplicaState, asked: RowFilters) -> ReplicaState:
-    """Let other filters hold, and return what the replica remembers then.
+    """Apply new filters, and return the replica's new state.
 
     Args:
         replay: A replication into the replica.
-        state: What it remembers.
-        asked: Filters of the tables that get others; each takes the place of all that was said of its table.
+        state: The replica's state.
+        asked: New filters, each of which replaces the filter of its table.
 
     Raises:
         InvalidError: A filter does not fit, or the replica cannot take it. Nothing was changed.
-        ExpiredError: The farm has the rows of the replica's tick no longer.
+        ExpiredError: The farm no longer has the rows of the replica's tick.
     """
     into, wanted = replay.into, with_changed(state.filters, asked)
     known = replace(state.filters, key_mark="")
@@ -63,23 +63,23 @@ def refilter(replay: Replay, state: ReplicaState, asked: RowFilters) -> ReplicaS
         raise InvalidError(f"{into} was made of whole tables", hint=hint, path=str(into))
     if state.swaps:
         hint = f"wlr replicate --into {place} --no-swap, then change the filters, then --swap again"
-        raise InvalidError(f"the second file of {into} has rows of the filters before", hint=hint, path=str(into))
+        raise InvalidError(f"the second file of {into} has rows of the former filters", hint=hint, path=str(into))
     if not differing:
         return state
     with tempfile.TemporaryDirectory(prefix="wlr-filter-") as folder:
         work, local = Path(folder), dict[str, Path]()
         with masking(key_of(wanted), work) as connection:
-            made = [_made_anew(replay, state, each, connection, work, local) for each in differing]
+            made = [_rebuilt(replay, state, each, connection, work, local) for each in differing]
         step = _step(state, [action for _, actions in made for action in actions], wanted, [each for each, _ in made])
         with into.open([*log_reader.local_folders(replay.database), work]) as replica:
             if replica.state.position != state.position:
-                raise UnavailableError(f"{into} was rolled forward meanwhile", hint="try again", path=str(into))
+                raise UnavailableError(f"another process rolled {into} forward", hint="try again", path=str(into))
             chosen = {each.table.folded for each, _ in made}
             for child, parents in replica.parents.items():
                 referred = next((p for p in parents if p.folded in chosen and state.filters.of(p) is None), None)
                 if referred and child.folded not in chosen and wanted.of(child) is None:
                     raise InvalidError(
-                        f"table {child} has a foreign key to {referred}, of which not all would be replicated",
+                        f"table {child} has a foreign key to {referred}, which would be replicated in part",
                         hint=f"Leave out its foreign keys: --where '{child}: true'",
                     )
             try:
@@ -94,7 +94,7 @@ def refilter(replay: Replay, state: ReplicaState, asked: RowFilters) -> ReplicaS
 
 
 def _step(state: ReplicaState, actions: list[Action], wanted: RowFilters, called: list[TableFilter]) -> Step:
-    """Return a step that leaves the position as it is, and lets the filters hold."""
+    """Return a step that applies the filters and keeps the position."""
     position, now = state.position, state.clock or utc_now()
     names = {each.table.folded: each for each in called}
     tables = tuple(names.get(each.table.folded, each) for each in wanted.tables)
@@ -108,7 +108,7 @@ def _step(state: ReplicaState, actions: list[Action], wanted: RowFilters, called
     )
 
 
-def _made_anew(
+def _rebuilt(
     replay: Replay,
     state: ReplicaState,
     chosen: TableFilter,
@@ -116,7 +116,7 @@ def _made_anew(
     work: Path,
     local: dict[str, Path],
 ) -> tuple[TableFilter, list[Action]]:
-    """Return a filter with its table as it is called, and what makes the table anew as of the replica's tick."""
+    """Return a filter with the full name of its table, and the actions that rebuild the table at the replica's tick."""
     tick, number = state.position.tick, len(list(work.iterdir()))
     scratch = replay.scratch(work / f"whole {number}.duckdb", tick, (exactly(chosen.table),))
     with scratch.scanned(work) as scan:

@@ -1,6 +1,6 @@
-"""Schema statements of a replica of chosen rows: its filtered tables have columns and a key, and nothing else.
+"""Schema statements of a replica of chosen rows: its filtered tables have only columns and a key.
 
-The tables that filters name, looked up in a snapshot and in the log after it.
+Finds the tables that filters name, in a snapshot and in the log after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def dropped(table: Name) -> Ddl:
 
 
 def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
-    """Return the filter of the table that an index, a comment or the like is about; None for other statements."""
+    """Return the filter of the table of an index, a comment or the like; None for other statements."""
     if any(not is_aside(effect) for effect in table_effects(ddl)):
         return None
     about = (effect.of or effect.object.name for effect in ddl.does if effect.of or effect.object.kind == "TABLE")
@@ -59,7 +59,7 @@ def altered(ddl: Ddl) -> tuple[Name, Name] | None:
 
 
 def concerns(ddl: Ddl, chosen: TableFilter) -> bool:
-    """Say whether ALTER TABLE may change what a filter lets pass: what is about none of its columns does not."""
+    """Return whether ALTER TABLE may change the filtered rows; a change to no filtered column does not."""
     if not chosen.columns:
         return True
     own = {*chosen.columns, *(mask.column for mask in chosen.masks), *(token.name for token in tokens(chosen.where))}
@@ -70,21 +70,21 @@ def concerns(ddl: Ddl, chosen: TableFilter) -> bool:
 
 
 def refuse_references(ddl: Ddl, filters: RowFilters) -> None:
-    """Refuse a table that the replica has whole, with a foreign key to one that it does not have whole.
+    """Refuse a whole table with a foreign key to a partly replicated one.
 
     Raises:
-        InvalidError: The rows that it refers to may be left out.
+        InvalidError: The filter may leave out rows that the table refers to.
     """
     for table, parent in references(ddl):
         if filters.of(table) is None and filters.of(parent) is not None:
             raise InvalidError(
-                f"table {table} has a foreign key to {parent}, of which not all is replicated",
+                f"table {table} has a foreign key to {parent}, which is replicated in part",
                 hint=f"Leave it out: --ignore {table}; or its foreign keys: --where '{table}: true'",
             )
 
 
 def named_tables(filters: RowFilters, manifest: Manifest | None, steps: Iterable[Step]) -> RowFilters:
-    """Return filters with their tables as they are called, each checked against the columns that it has first.
+    """Return filters with full names of tables, each checked against the first columns of its table.
 
     Raises:
         InvalidError: There is no such table, a filter does not fit it, or another table refers to it.
@@ -106,18 +106,18 @@ def known_tables(
     is_enough: Callable[[set[Name]], bool],
     look: Callable[[Ddl], None] = lambda _: None,
 ) -> tuple[dict[Name, Layout], set[Name]]:
-    """Return the columns that tables have first, and the names of all tables of a snapshot and of the log after it.
+    """Return the first columns of tables, and the names of all tables, of a snapshot and of the log after it.
 
     Args:
         manifest: The snapshot, None for an empty database.
         steps: The log after it, which is only read if the snapshot's tables are not enough.
-        is_enough: Says so of names.
-        look: Sees every schema change that is read.
+        is_enough: Returns whether these names suffice.
+        look: Called with every schema change that is read.
     """
     layouts: dict[Name, Layout] = {table.table: table.layout for table in manifest.tables} if manifest else {}
     names = set(layouts)
     if not is_enough(names):
-        # Only now the whole log is read twice.
+        # Only in this case the whole log is read twice.
         for transaction in (t for step in steps for t in step.transactions):
             names.update(created_by(transaction))
             for record in transaction.records:

@@ -1,7 +1,7 @@
-"""Whether data files hold what their log file or manifest says: one check for all engines, before anything is applied.
+"""Checks data files against their log file or manifest, for all engines, before anything is applied.
 
-Columns, types and missing values are read from the footers of files, and weights and ticks from the two columns that
-hold them. No other column is read.
+It reads columns, types and missing values from the footers of files, and weights and ticks from their two columns. It
+reads no other column.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def refuse_other_images(
     connection: duckdb.DuckDBPyConnection, change: TableChange, found: Sequence[RowImages], *, is_whole: bool = True
 ) -> bool:
-    """Refuse data files that do not hold the row images which the log lists.
+    """Refuse data files without exactly the row images that the log lists.
 
     Args:
-        connection: That may read the files.
-        change: What the log says.
-        found: Where its images are.
-        is_whole: All images of the change are in these files, so that they can be counted.
+        connection: A connection that may read the files.
+        change: The change in the log.
+        found: Files and ticks of its images.
+        is_whole: All images of the change are in these files, so they can be counted.
 
     Returns:
-        Whether all images are those of one transaction.
+        Whether all images belong to one transaction.
 
     Raises:
         CorruptError: The files have other columns, types, weights or ticks; the message names them.
@@ -62,9 +62,9 @@ def refuse_other_images(
     is_right = (added, removed) == (change.added, change.removed) or not is_whole
     if added + removed != rows or not is_right:
         files = ", ".join(sorted({read.file.file.path for read in change.reads}))
-        told = f", the log file says {change.added} and {change.removed}" if is_whole else ""
+        listed = f", the log file says {change.added} and {change.removed}" if is_whole else ""
         more = f" and {rows - added - removed} of other weights" if added + removed != rows else ""
         counted = f"{added} rows of weight 1 and {removed} of weight -1{more}"
         ticks = f"transactions {change.reads[0].first} to {change.reads[-1].last}"
-        raise CorruptError(f"{files}: {ticks} have {counted} of {change.table}{told}", path=files)
+        raise CorruptError(f"{files}: {ticks} have {counted} of {change.table}{listed}", path=files)
     return bool(is_one)

@@ -1,13 +1,13 @@
 """The kernel: rewrite one base file with the net changes of its rows. Both executors run it, in process or in tasks.
 
-Files of a Parquet replica hold columns in their storage types (see `wlc.dialect.types`), as data files do, so
-that images are compared as they lie there and no value is converted on its way.
+Files of a Parquet replica hold columns in their storage types (see `wlc.dialect.types`), as data files do. So images
+are compared as stored, and no value is converted.
 
-A table with a primary key is a row of files whose key ranges do not overlap, as the leaves of a B-tree are: every
-change belongs to one file, which follows from its key. A table without one is a bag: added rows go to its end. Rows to
-remove are searched in every file (`find_copies`); only then is it decided how many copies each file loses.
+A table with a primary key is a sequence of files whose key ranges do not overlap, like the leaves of a B-tree: the key
+of a change determines its file. A table without a key is a bag: added rows go to its end. Rows to remove are searched
+in every file (`find_copies`), before deciding how many copies each file loses.
 
-Every function works on local files and knows neither the farm nor the target.
+Every function works on local files, without the farm or the target.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Piece:
     """A local Parquet file with rows of one table.
 
     Attributes:
-        low: Smallest key in it, or a smaller one, as the texts of its columns; `high` likewise. Empty without a key.
+        low: Lower bound of its keys, as the texts of its columns; `high`: upper bound. Empty without a key.
     """
 
     path: Path
@@ -60,10 +60,10 @@ class Merged:
     """The result of merging a base file.
 
     Attributes:
-        pieces: The files that come in its place, in key order; behind it if it stays.
+        pieces: The files that replace it, or follow it if it stays, in key order.
         keeps_base: The file stays as it is.
         removed: Rows that the net change removed; `added`: rows that it added.
-        total: The numbers of its images times their weights, modulo 2^64; see `wlc.farm.digest`.
+        total: Sum of the hashes of its images times their weights, modulo 2^64; see `wlc.farm.digest`.
     """
 
     pieces: tuple[Piece, ...]
@@ -83,17 +83,17 @@ def route(
     lows: Sequence[Key],
     folder: Path,
 ) -> dict[int, list[Path]]:
-    """Write row images into one folder for each base file that they belong to.
+    """Write row images into one folder per base file.
 
     Args:
         connection: From `connect`.
-        table: The table; a bag has no ranges, and all of its images go to number 0.
+        table: The table; all images of a bag go to number 0.
         sources: Local data files of the farm and the ticks that count in them.
         lows: Smallest key of every base file in order; keys below the first belong to the first. May be empty.
-        folder: Does not exist yet.
+        folder: Folder to create.
 
     Returns:
-        The files of changes for each number of a base file that has any.
+        The files of changes by number of the base file.
     """
     number = _number_of(table, lows) if table.key else "0"
     raw = fold.raw_sql(table.layout, sources)
@@ -118,7 +118,7 @@ def _partition(connection: duckdb.DuckDBPyConnection, query: str, folder: Path) 
 def route_evenly(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, sources: Sequence[RowImages], buckets: int, folder: Path
 ) -> dict[int, list[Path]]:
-    """Write row images into one folder for each bucket, equal keys, or equal images without one, into the same."""
+    """Write row images into one folder per bucket; equal keys, or equal images without a key, share a bucket."""
     told_by = ", ".join(_names(table)) if table.key else _columns(table)
     query = (
         f"SELECT {_columns(table)}, {WEIGHT}, hash({told_by}) % {buckets} AS {_PART}"
@@ -128,7 +128,7 @@ def route_evenly(
 
 
 def fold_all(connection: duckdb.DuckDBPyConnection, table: TargetTable, changes: Sequence[Path], into: Path) -> None:
-    """Write the net change of images, all those of a key among them, for a target that speaks SQL."""
+    """Write the net change of images for an SQL target; the images include all those of their keys."""
     query = fold.net_sql(table, f"SELECT * FROM {rows_of(*changes)}")
     connection.execute(f"COPY ({query}) TO {literal(str(into))} ({PASSING})")
 
@@ -145,18 +145,18 @@ def merge(
     *,
     rows_per_file: int = ROWS_PER_FILE,
 ) -> Merged:
-    """Rewrite a base file with the changes of its rows, folded to their net change.
+    """Rewrite a base file with the net change of its rows.
 
     Args:
         connection: From `connect`.
-        table: The table whose rows they are.
-        base: The file; None makes new files of what is added.
-        changes: Files with row images and weights that belong to this file, in any order.
-        folder: Exists; new files are put there.
-        rows_per_file: A file that would hold more than twice as many is split.
+        table: The table.
+        base: The file; None to write only new files.
+        changes: Files with row images and weights of this file, in any order.
+        folder: Existing folder for new files.
+        rows_per_file: A file with more than twice as many rows is split.
 
     Raises:
-        StepError: A row to remove is not in the file as it was in the master, or a key to add is there already.
+        StepError: A row to remove differs from the master's or is missing, or a key to add exists already.
     """
     raw = f"SELECT * FROM {rows_of(*changes)}"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE net AS {fold.sum_sql(table.layout, raw)}")
@@ -179,7 +179,7 @@ def merge(
     if base is None or expected > 2 * rows_per_file:
         pieces = _write(connection, table, kept + added_rows, expected, folder, rows_per_file)
     else:
-        # Folding leaves rows in no order. In that of their keys they are smaller, and are skipped by who looks for one.
+        # Folding leaves rows in no order. Sorted by key, files are smaller, and readers can skip row groups.
         pieces = _write_one(connection, table, f"{kept}({added_rows}{_order(table)})", expected, folder, low, high)
     if (found := sum(piece.rows for piece in pieces)) != expected:
         raise unfit_changes.missing(table.name, found - expected, removed)
@@ -194,7 +194,7 @@ def split(
     *,
     rows_per_file: int = ROWS_PER_FILE,
 ) -> tuple[Piece, ...]:
-    """Cut all rows of a table into files, in key order if it has a key, else in the order in which they lie."""
+    """Cut all rows of a table into files, in key order if it has a key, else in stored order."""
     query = f"SELECT {_columns(table)} FROM {rows_of(*files)}"
     rows = int(connection.execute(f"SELECT count(*) FROM {rows_of(*files)}").fetchall()[0][0])
     return _write(connection, table, query, rows, folder, rows_per_file)
@@ -202,7 +202,7 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class BagNet:
-    """The net change of a bag: files with the images to remove, each with a number, and with those to add."""
+    """The net change of a bag: a file of numbered images to remove, and a file of images to add."""
 
     removed_file: Path
     added_file: Path
@@ -235,17 +235,17 @@ def find_copies(
 def share_out(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, net: BagNet, found: Sequence[Path], folder: Path
 ) -> dict[int, Path]:
-    """Say which file gives up how many copies of each image to remove: the first ones give what they have.
+    """Decide how many copies of each image each file loses: the first files lose all they have.
 
     Args:
         connection: From `connect`.
         table: The bag.
         net: Its net change.
-        found: What `find_copies` wrote for every file, in order.
-        folder: Where the changes of each file are written.
+        found: Output of `find_copies` for every file, in order.
+        folder: Folder for the changes of each file.
 
     Returns:
-        For the number of each file that gives up rows its changes.
+        The changes by number of the file that loses rows.
 
     Raises:
         StepError: All of them together have too few copies.
@@ -279,7 +279,7 @@ def _counts(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
 
 
 def _merge_keys(connection: duckdb.DuckDBPyConnection, table: TargetTable, base: Piece | None) -> tuple[Key, Key]:
-    """Gather the keys that change, each once, and return the range of the file afterwards."""
+    """Gather the changed keys, each once, and return the key range of the file afterwards."""
     # A key may lose a row, gain one, or both: weights of -1, of 1, or of 0 from two rows.
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE keys AS SELECT {', '.join(_names(table))}, sum({WEIGHT}) AS {WEIGHT},"
@@ -296,7 +296,7 @@ def _merge_keys(connection: duckdb.DuckDBPyConnection, table: TargetTable, base:
 
 
 def _range(connection: duckdb.DuckDBPyConnection, table: TargetTable, keys: str) -> tuple[Key, Key]:
-    """Return the smallest and the greatest of the keys that a query selects as `k`, as texts that cast back exactly."""
+    """Return the smallest and the greatest `k` of a query, as texts that cast back exactly."""
     places = range(1, len(table.key) + 1)
     values = [f"struct_extract({end}, {place})" for end in "ab" for place in places] if len(places) > 1 else ["a", "b"]
     texts = ", ".join(f"CAST({value} AS VARCHAR)" for value in values)
@@ -306,7 +306,7 @@ def _range(connection: duckdb.DuckDBPyConnection, table: TargetTable, keys: str)
 
 
 def _is_above(connection: duckdb.DuckDBPyConnection, table: TargetTable, base: Piece) -> bool:
-    """Say whether every row to add has a larger key than the last row of the file."""
+    """Return whether every row to add has a larger key than the last row of the file."""
     found = connection.execute(
         f"SELECT min({_key(table, 'n')}) > {_key_of(table, base.high)} FROM temp.net AS n"
     ).fetchall()
@@ -314,11 +314,11 @@ def _is_above(connection: duckdb.DuckDBPyConnection, table: TargetTable, base: P
 
 
 def _kept(table: TargetTable, base: Piece, removed: int) -> str:
-    """Select the rows of the base file that stay. Those that should go and are not as they should be stay, too."""
+    """Select the rows of the base file that stay, including rows to remove that differ from their images."""
     columns = _columns(table, "t")
     if table.key:
         by_key = " AND ".join(f"t.{name} = n.{name}" for name in _names(table))
-        message = literal(f"a row to add to {table.name} is in the replica already: ")
+        message = literal(f"a row to add to {table.name} exists in the replica already: ")
         goes = f"CASE WHEN n.{_PART} THEN {_same(table)} ELSE error({message} || {_shown(table, 't')}) END"
         changed = (
             f"SELECT {_columns(table)}, true AS {_PART} FROM temp.net WHERE {WEIGHT} < 0 UNION ALL BY NAME"
@@ -359,7 +359,7 @@ def _write_one(
 ) -> tuple[Piece, ...]:
     path = folder / "0.parquet"
     if not expected:
-        # No row should be left. The rows that are left are those that should have been removed.
+        # Rows that are left should have been removed.
         found = int(connection.execute(f"SELECT count(*) FROM ({query})").fetchall()[0][0])
         return (Piece(path, found),) if found else ()
     rows = write_file(connection, table.layout, query, path, expected)
@@ -377,7 +377,7 @@ def _write(
     """Write rows into as many files as they need, sorted by key."""
     if not expected:
         return ()
-    # COPY into several files hands row groups to them in any order, so that ranges would overlap. A table keeps it.
+    # COPY into several files distributes row groups in any order, so ranges would overlap. A table keeps the order.
     connection.execute(f"CREATE OR REPLACE TEMP TABLE sorted AS FROM ({query}){_order(table)}")
     pieces = []
     for number, first in enumerate(range(0, expected, rows_per_file)):
@@ -399,7 +399,7 @@ def _piece(connection: duckdb.DuckDBPyConnection, table: TargetTable, path: Path
 
 
 def _check_order(connection: duckdb.DuckDBPyConnection, table: TargetTable, pieces: Sequence[Piece]) -> None:
-    """Make sure that no two files overlap: everything else here rests on that."""
+    """Check that no two files overlap: everything else here relies on it."""
     if table.key and len(pieces) > 1:
         tests = (f"{_key_of(table, one.high)} < {_key_of(table, other.low)}" for one, other in pairwise(pieces))
         assert connection.execute(f"SELECT {' AND '.join(tests)}").fetchall()[0][0], f"{table.name}: files overlap"
@@ -409,7 +409,7 @@ def _check_order(connection: duckdb.DuckDBPyConnection, table: TargetTable, piec
 
 
 def _columns(table: TargetTable, alias: str = "") -> str:
-    """The stored columns; of an alias wherever another relation may have one of the same name."""
+    """The stored columns, with an alias where another relation may have a column of the same name."""
     prefix = f"{alias}." if alias else ""
     return ", ".join(prefix + quote(file_column(column.name)) for column in table.layout.stored)
 
@@ -423,7 +423,7 @@ def _order(table: TargetTable) -> str:
 
 
 def _key(table: TargetTable, alias: str) -> str:
-    """The key as one value that compares as keys do; a single column as it is, which costs less."""
+    """The key as one value that compares like the key; a single column stays bare, which is faster."""
     return _whole([f"{alias}.{name}" for name in _names(table)])
 
 

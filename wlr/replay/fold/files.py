@@ -1,4 +1,4 @@
-"""Work on the files of one table, and the contract of who does it: this process, or tasks of a cluster."""
+"""The work on the files of one table, and the contract of its executors: this process, or tasks of a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """One table's part of a step: the files it has, and what changes.
+    """One table's part of a step: its files, and its changes.
 
     Attributes:
         tick: Tick of the step, for the names of new files.
@@ -47,7 +47,7 @@ class MergedFiles:
 
     Attributes:
         removed: Rows that the job removed; `added`: rows that it added.
-        total: The numbers of its images times their weights, modulo 2^64; see `wlc.farm.digest`.
+        total: Sum of the hashes of its images times their weights, modulo 2^64; see `wlc.farm.digest`.
     """
 
     parts: tuple[FilePart, ...]
@@ -58,12 +58,12 @@ class MergedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """An ALTER TABLE that changes what the files of a table hold.
+    """An ALTER TABLE that changes the content of a table's files.
 
     Attributes:
         table: The table's name before the statement, `before` its layout then.
         name: Its name afterwards, `after` its layout then.
-        schema: Statements that build the schema the statement runs in; only types and the like are used.
+        schema: Statements that build the statement's schema; only types and the like are used.
         catalog: Name that the statement gives the database.
     """
 
@@ -77,10 +77,10 @@ class Alteration:
 
 
 class Executor(Protocol):
-    """Does the work of steps on files."""
+    """Executes the work of steps on files."""
 
     def merge(self, jobs: Sequence[MergeJob], fetch: Callable[[TableFile], Path]) -> list[MergedFiles]:
-        """Apply the net changes of several tables; return what became of each, in the order of `jobs`.
+        """Apply the net changes of several tables; return the results in the order of `jobs`.
 
         Raises:
             StepError: A change does not fit the rows in the files; the error names the table.
@@ -90,7 +90,7 @@ class Executor(Protocol):
         """Cut all rows of a table into new files."""
 
     def sort(self, table: TargetTable, parts: Sequence[FilePart], tick: int) -> tuple[FilePart, ...]:
-        """Cut all rows of a table into files anew, because its key has changed."""
+        """Cut all rows of a table into new files by its new key."""
 
     def alter(self, alteration: Alteration, parts: Sequence[FilePart], tick: int) -> tuple[FilePart, ...]:
         """Rewrite all files of a table after its columns changed."""
@@ -100,7 +100,7 @@ class Executor(Protocol):
 
 
 def assemble(parts: Sequence[FilePart], results: dict[int, tuple[Merged, tuple[FilePart, ...]]]) -> MergedFiles:
-    """Put a table together again from files that stay and those that came in place of others."""
+    """Combine the files of a table that stay with the new ones."""
     together: list[FilePart] = []
     for number in range(max([len(parts), *(number + 1 for number in results)])):
         merged, new = results.get(number, (None, ()))

@@ -1,4 +1,4 @@
-"""The net change of each table of a step: folded from data files by DuckDB, for whatever engine writes it."""
+"""The net change of each table of a step: DuckDB folds it from data files, for any target engine."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Fold, Read, TableChange
 
 
-# Fewer images are added up sooner than a thread is there for them.
+# Adding up fewer images takes less time than starting a thread.
 _ASIDE = 100_000
-# Of a table that was only cleared, nothing but its name matters.
+# Of a table that was only cleared, only its name matters.
 _NO_LAYOUT = Layout(())
 
 
@@ -41,8 +41,8 @@ class NetChange:
 
     Attributes:
         source: Temporary table, or query in parentheses, with the images and their weights.
-        removed: Copies to remove for good; `added`: copies to add; `stays`: rows that take other values.
-        is_presumed: Nobody has added the images up. They are the net change if the target has all rows to remove.
+        removed: Copies to remove for good; `added`: copies to add; `stays`: rows that get other values.
+        is_presumed: The images are not added up. They are the net change if the target has all rows to remove.
     """
 
     table: TargetTable
@@ -55,12 +55,12 @@ class NetChange:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether `source` is a table that has to be dropped."""
+        """Whether `source` is a temporary table, to be dropped."""
         return self.source.startswith("temp.")
 
 
 class PresumedError(Exception):
-    """A step failed whose net changes were presumed: it has to be tried again with images added up."""
+    """A step with presumed net changes failed: retry it with images added up."""
 
 
 def doubt(nets: Sequence[NetChange], error: BaseException) -> None:
@@ -87,10 +87,10 @@ class FoldsElsewhere(Protocol):
     def limits(self) -> Limits: ...
 
     def __call__(self, changes: Sequence[tuple[TargetTable, TableChange]]) -> list[list[str] | None]:
-        """Return local files with the net change of each table as `fold.net_sql` selects it, None to fold it here."""
+        """Return local files with each table's net change in the form of `fold.net_sql`, None to fold it here."""
 
     def close(self) -> None:
-        """Give up what folding needs."""
+        """Release the resources of folding."""
 
 
 def prepare(
@@ -102,18 +102,18 @@ def prepare(
     *,
     presumes: bool = False,
 ) -> list[NetChange]:
-    """Fold the changes of every table into its net change; the target is not read, and may be another database.
+    """Fold the changes of every table into its net change, without reading the target, which may be another database.
 
     Args:
-        connection: That folds.
-        tables: The target's.
-        action: What to fold.
+        connection: The connection that folds.
+        tables: The target's tables.
+        action: The changes to fold.
         fetch: Gives local files.
-        elsewhere: Folds what is large.
-        presumes: Take what one transaction did to a table with a primary key for its net change.
+        elsewhere: Folds large changes.
+        presumes: Take a transaction's images of a table with a primary key as its net change.
 
     Raises:
-        CorruptError: Data files do not hold what the log file says.
+        CorruptError: Data files contradict the log file.
     """
     nets = []
     changes = [
@@ -148,8 +148,8 @@ def _net(
         return NetChange(table, change, raw, 0, change.added)
     if not change.added and table.key and not table.keeps_rows:
         return NetChange(table, change, raw, change.removed, 0)
-    # A transaction changes a row once, as a rule. If all rows to remove are there, once each as keys are, then rows
-    # minus these plus those to add are the same whether images are added up before or not. If not, fold and try again.
+    # A transaction usually changes a row once. If the target has each row to remove exactly once, the result is the
+    # same with or without adding images up. If not, fold and retry.
     if presumes and is_one and table.key and not (table.keeps_rows or table.references_itself):
         return NetChange(table, change, raw, change.removed, change.added, is_presumed=True)
     return _folded(connection, table, change, fold.net_sql(table, fold.raw_sql(table.layout, found)), name)
@@ -167,14 +167,14 @@ def _folded(
 def folded(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, raw: str, name: str
 ) -> NetChange:
-    """Fold images, which need not be those of the change, into a net change.
+    """Fold images, perhaps other ones than those of the change, into a net change.
 
     Args:
-        connection: That folds.
-        table: The target's.
-        change: What the net change is for.
+        connection: The connection that folds.
+        table: The target's table.
+        change: The change.
         raw: A query that selects images and weights.
-        name: Of the temporary table that holds it.
+        name: Name of the temporary table for the net change.
     """
     query = fold.net_sql(table, raw)
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
@@ -184,7 +184,7 @@ def folded(
 def _counted(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, net: str
 ) -> tuple[NetChange, int]:
-    """Return the net change that a temporary table holds, and what all weights add up to."""
+    """Return the net change in a temporary table, and the sum of all weights."""
     weight, stays = WEIGHT, fold.STAYS if table.keeps_rows else "false"
     found = connection.execute(
         f"SELECT coalesce(sum(-{weight}) FILTER ({weight} < 0 AND NOT {stays}), 0),"
@@ -196,7 +196,7 @@ def _counted(
 
 
 def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[RowImages]:
-    """Read files together where one range of ticks fits all: every batch has one file, and ticks rise with batches."""
+    """Read files together if one range of ticks fits all: every batch has one file, and ticks rise with batches."""
     if len({read.file.layout.shape for read in change.reads}) > 1:
         raise StepError("data files of one range have different columns", table=str(change.table))
     folders = {read.file.file.path.rpartition("/")[0] for read in change.reads}
@@ -207,11 +207,11 @@ def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[RowImages
 
 
 class Totals:
-    """What the numbers of the images of net changes add up to, found while something else goes on, if they are many.
+    """The sums of the hashes of net changes; many are added up in the background.
 
     Args:
         connection: Holds the net changes.
-        into: Says which totals matter.
+        into: Decides which totals matter.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, into: Tally) -> None:
@@ -221,9 +221,9 @@ class Totals:
 
     @contextmanager
     def aside(self, nets: Sequence[NetChange]) -> Iterator[None]:
-        """Add up those that are read straight from files while the body writes them.
+        """Add up the changes read straight from files while the body writes them.
 
-        They have a connection of their own: rows that are written to a table with a key keep one core busy.
+        This takes a separate connection: writing rows to a table with a key keeps one core busy.
         """
         chosen = [net for net in nets if not net.is_temporary and self._is_worth_it(net)]
         if not chosen:

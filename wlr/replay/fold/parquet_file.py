@@ -1,4 +1,4 @@
-"""The files of a Parquet replica: their format, and which of their columns may lack values."""
+"""The files of a Parquet replica: their format, and their required and optional columns."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
 
 def write_file(connection: duckdb.DuckDBPyConnection, layout: Layout, query: str, path: Path, expected: int) -> int:
-    """Write stored columns to a file in which those that are NOT NULL are required, and all others optional.
+    """Write stored columns to a file; NOT NULL columns are required, all others optional.
 
-    DuckDB requires a column of a file if its statistics say that the query has no NULL in it, so that files of a table
-    would differ.
+    By itself, DuckDB requires a column if its statistics show no NULL in the query, so files of a table would differ.
 
     Args:
         connection: From `connect`.
-        layout: The table's.
+        layout: Layout of the table.
         query: Selects its stored columns.
         path: The file.
-        expected: Number of rows. If NOT NULL columns lack values, because transactions that set them were accepted, all
-            columns are optional.
+        expected: Number of rows. If NOT NULL columns lack values because a transaction was accepted, all columns are
+            optional.
 
     Returns:
         Number of rows.
@@ -45,7 +44,7 @@ def write_file(connection: duckdb.DuckDBPyConnection, layout: Layout, query: str
         f"SELECT name FROM parquet_schema({literal(str(path))}) WHERE repetition_type = 'REQUIRED'"
     )
     if not set(required) <= {quote(name) for (name,) in found.fetchall()}:
-        # Statistics know nothing of a UNION with an empty part, or of what is filtered above a window.
+        # Statistics miss a UNION with an empty part, and a filter above a window.
         first = path.rename(path.with_suffix(".first"))
         _copy(connection, columns, required, f"FROM {rows_of(first)}", path)
         first.unlink()
@@ -59,8 +58,8 @@ def _copy(
     query: str,
     path: Path,
 ) -> int:
-    """Write a query's columns to a file; rows without a value in a required one are left out."""
-    # TRY makes the statistics say that there may be NULLs, and the filter that there are none.
+    """Write a query's columns to a file; leave out rows without a value in a required column."""
+    # TRY makes the statistics allow NULLs, and the filter excludes them.
     selected = ", ".join(name if name in required else f"TRY({name}) AS {name}" for name in columns)
     where = f" WHERE {' AND '.join(f'{name} IS NOT NULL' for name in required)}" if required else ""
     copied = f"COPY (SELECT {selected} FROM ({query}){where}) TO {literal(str(path))} ({KEPT})"

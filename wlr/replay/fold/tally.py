@@ -1,4 +1,4 @@
-"""Digests of a replica's tables, kept while steps are applied and compared with what the master's batches say."""
+"""Digests of a replica's tables, kept while steps are applied and compared with those in the master's batches."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Uncompared(Enum):
     """Why a table of a replica cannot be compared with a digest of the master.
 
-    ACCEPTED: it differs, because a transaction was accepted. LOST: the log changed the table and does not say what it
-    holds then, although it named digests before.
+    ACCEPTED: it differs, because a transaction was accepted. LOST: the log named digests before, but not after a change
+    of the table.
     """
 
     ACCEPTED = "accepted"
@@ -40,12 +40,12 @@ Held = Digest | Uncompared
 
 
 class Tally:
-    """What the tables of a replica hold while a step is applied.
+    """The digests of a replica's tables while a step is applied.
 
-    The content of a table that is missing here is unknown.
+    The digest of a missing table is unknown.
 
     Args:
-        known: What they held before it.
+        known: The digests before it.
         names_digests: The log, or the snapshot, has named digests before.
     """
 
@@ -54,12 +54,12 @@ class Tally:
         self._names_digests = names_digests
 
     def fold(self, change: TableChange, total: Callable[[], int]) -> None:
-        """Take in a net change; `total` adds up the numbers of its images, and is asked if that matters."""
+        """Add a net change; `total` adds up the hashes of its images, and is called only if needed."""
         if (known := self._before(change)) is not None:
             self._found[change.table] = plus(known, change.added - change.removed, total())
 
     def asks(self, change: TableChange) -> bool:
-        """Say whether the total of a net change matters."""
+        """Return whether the total of a net change is needed."""
         return self._before(change) is not None
 
     def _before(self, change: TableChange) -> Digest | None:
@@ -67,7 +67,7 @@ class Tally:
         return found if isinstance(found, Digest) else None
 
     def alter(self, ddl: Ddl) -> None:
-        """Take in a schema change."""
+        """Add a schema change."""
         for effect in table_effects(ddl):
             name = effect.object.name
             match effect:
@@ -83,53 +83,53 @@ class Tally:
             self._found[ddl.object] = ddl.digest
 
     def settle(self, step: Step, present: Container[Name], patterns: Collection[str] = ()) -> dict[Name, Held]:
-        """Return what the replicated tables hold after a step.
+        """Return the digests of the replicated tables after a step.
 
         Args:
-            step: All of it was taken in.
-            present: The tables that the replica has then.
-            patterns: Of the tables that it should have; empty for all.
+            step: The step, which was added in full.
+            present: The tables of the replica afterwards.
+            patterns: Patterns of the tables that it should have; empty for all.
 
         Raises:
-            CorruptError: A table would hold something else than in the master. Nothing of the step may be committed.
+            CorruptError: The digest of a table differs from the master's. The step must not be committed.
             StepError: The replica lacks a table that it should have.
         """
         self._found |= {n: Uncompared.ACCEPTED for n, exists in step.left_out.items() if exists or n in present}
         for name in step.repaired:
             self._found.pop(name, None)
-        for name, told in step.digests.items():
+        for name, of_master in step.digests.items():
             if self._is_accepted(name):
                 continue
             if name not in present:
-                if told is not None and matches(name, patterns):
+                if of_master is not None and matches(name, patterns):
                     raise absent(name)
                 continue
             own = self._found.pop(name, None)
-            if told is not None:
-                if isinstance(own, Digest) and own != told:
-                    raise _differs(name, own, told, step)
-                self._found[name] = told
+            if of_master is not None:
+                if isinstance(own, Digest) and own != of_master:
+                    raise _differs(name, own, of_master, step)
+                self._found[name] = of_master
             elif own is not None and self._names_digests and name not in step.undigested:
                 self._found[name] = Uncompared.LOST
-        # What an accepted transaction should have created stays marked, too.
+        # A table that an accepted transaction should have created stays marked, too.
         return {name: held for name, held in self._found.items() if name in present or self._is_accepted(name)}
 
     def _is_accepted(self, name: Name) -> bool:
         return self._found.get(name) is Uncompared.ACCEPTED
 
 
-def _differs(name: Name, own: Digest, told: Digest, step: Step) -> CorruptError:
+def _differs(name: Name, own: Digest, of_master: Digest, step: Step) -> CorruptError:
     return CorruptError(
-        f"table {name} would not be what it was in the master after transaction {step.last}: {own.rows} rows with sum"
-        f" {own.sum:016x} instead of {told.rows} with {told.sum:016x}",
-        hint="wlr verify TARGET says whether the replica was changed, wlc farm verify DB whether the farm was.",
+        f"table {name} would differ from the master after transaction {step.last}: {own.rows} rows with sum"
+        f" {own.sum:016x} instead of {of_master.rows} with {of_master.sum:016x}",
+        hint="wlr verify TARGET shows whether the replica was changed, wlc farm verify DB whether the farm was.",
         position=step.position,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What one table holds: a digest, or why there is none."""
+    """The digest of one table, or why there is none."""
 
     table: TableName
     rows: Omitted[int | None] = None
@@ -145,7 +145,7 @@ def _as_tally(value: object) -> dict[Name, Held]:
     lines: tuple[_Line, ...] = form_of(tuple[_Line, ...]).read(value)
     found = {line.table: line.uncompared or _digest(line) for line in lines}
     if len(found) < len(lines):
-        raise FieldError("a table is there twice")
+        raise FieldError("a table is listed twice")
     return found
 
 
@@ -159,5 +159,5 @@ def _tally_json(digests: Mapping[Name, Held]) -> list[dict[str, Any]]:
     return [record_of(_Line).write(_line(name, digests[name])) for name in sorted(digests)]
 
 
-# In order of the names.
+# Sorted by name.
 Tallies = Annotated[Mapping[Name, Held], JsonForm(_as_tally, _tally_json)]

@@ -1,4 +1,4 @@
-"""Whether changes fit a replica, and the errors for those that do not: the same words whatever the target is."""
+"""Checks that changes fit a replica, with the same errors for all engines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def is_replicated(table: Name, present: Collection[Name], patterns: Collection[str]) -> bool:
-    """Say whether a table's changes count: not if the replica is of other tables.
+    """Return whether the replica replicates a table.
 
     Raises:
-        StepError: The replica should have the table, and does not.
+        StepError: The replica lacks a table that it should have.
     """
     if table in present:
         return True
@@ -29,15 +29,15 @@ def is_replicated(table: Name, present: Collection[Name], patterns: Collection[s
 
 
 def absent(table: Name) -> StepError:
-    """Build the error for a table that is not there."""
+    """Build the error for a missing table."""
     return StepError("the table is not in the replica", table=str(table))
 
 
 def refuse_other_count(change: TableChange, found: int) -> None:
-    """Refuse to clear a table that does not have as many rows as it had in the master.
+    """Refuse to clear a table with another number of rows than in the master.
 
     Raises:
-        StepError: It has more or fewer.
+        StepError: The numbers differ.
     """
     if change.cleared is not None and found != change.cleared:
         message = f"all {change.cleared} rows were removed, the replica has {found}"
@@ -45,34 +45,34 @@ def refuse_other_count(change: TableChange, found: int) -> None:
 
 
 def missing(table: Name, count: int, removed: int) -> StepError:
-    """Build the error for rows to remove that are not there."""
+    """Build the error for missing rows to remove."""
     message = f"{count} of {removed} rows to remove are not in the replica as they were in the master"
     return StepError(message, table=str(table))
 
 
 def refuse_other_weight(change: TableChange, removed: int, added: int) -> None:
-    """Refuse data files whose images do not add up to what the log file says.
+    """Refuse data files whose images do not add up to the counts in the log file.
 
     Raises:
         CorruptError: They do not; the message names them.
     """
     if added - removed != change.added - change.removed:
         files = ", ".join(sorted({read.file.file.path for read in change.reads}))
-        told = change.added - change.removed
-        raise CorruptError(f"{files}: weights add up to {added - removed}, the log file says {told}", path=files)
+        listed = change.added - change.removed
+        raise CorruptError(f"{files}: weights add up to {added - removed}, the log file says {listed}", path=files)
 
 
 def refuse_change_of_own(before: Mapping[Name, object], after: Mapping[Name, object], statement: str) -> None:
     """Refuse a statement from the farm that changed a table which belongs to the replica's owner.
 
     Args:
-        before: What tells such a table from a changed one, by name.
-        after: The same behind the statement.
+        before: Fingerprints of the owner's tables, by name.
+        after: Fingerprints after the statement.
         statement: The statement.
 
     Raises:
-        StepError: It did.
+        StepError: The statement changed such a table.
     """
-    if touched := sorted(name for name, told in before.items() if after.get(name) != told):
-        message = f"table {touched[0]} belongs to the replica's owner, and is not the farm's to change: {statement}"
+    if touched := sorted(name for name, text in before.items() if after.get(name) != text):
+        message = f"table {touched[0]} belongs to the replica's owner, and the farm must not change it: {statement}"
         raise StepError(message, table=str(touched[0]))

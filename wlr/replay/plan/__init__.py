@@ -1,1 +1,1 @@
-"""What a replay has to do, decided without I/O: where it stops, what it can reach, how it is cut into steps."""
+"""Plans a replay without I/O: where it stops, which positions it can reach, and its steps."""

@@ -1,6 +1,6 @@
-"""Where a replay can start and stop, and what it must refuse, decided before anything is changed.
+"""Decides, before anything is changed, where a replay can start and stop, and refuses impossible ones.
 
-Where a replay stops: at a tick, at a time, or at the end of the log.
+The stop of a replay: a tick, a time, or the end of the log.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Name, Transaction
 
 
-# What helps a replica that the log does not lead on from; `wlr.replay.request` adds which one.
+# Remedy for a replica from which the log does not continue; `wlr.replay.request` adds the replica.
 REBASE = "wlr replicate --rebase"
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What the farm offers.
+    """The snapshots and batches of the farm.
 
     Attributes:
         snapshots: (tick, clock) of snapshots, rising; the clock is None where it does not matter.
@@ -46,15 +46,15 @@ def choose_snapshot(reach: Reach, stop: Stop) -> int | None:
 
     Raises:
         InvalidError: The stop is ahead of the farm.
-        ExpiredError: Nothing at or before the stop is left; the message names what can be reached.
-        UnavailableError: The stop moves on with the clock, and is still before all that is left.
+        ExpiredError: Everything at or before the stop was pruned; the message names reachable ticks.
+        UnavailableError: The stop moves with the clock, and is still before everything that is left.
     """
     refuse_ahead(reach.tick, stop)
     for tick, clock in reversed(reach.snapshots):
         is_early = stop.until is None or (clock is not None and clock <= stop.until)
         if is_early and (stop.tick is None or tick <= stop.tick):
             return tick
-    # A log that begins with a snapshot does not begin with an empty database.
+    # A log that begins with a snapshot does not begin empty.
     has_start = bool(reach.snapshots) and reach.snapshots[0][0] == 0
     if not has_start and (reach.first_batch == 1 or (reach.first_batch is None and not reach.snapshots)):
         return None
@@ -64,23 +64,23 @@ def choose_snapshot(reach: Reach, stop: Stop) -> int | None:
     at = f"the oldest snapshot, tick {oldest}{f' at {format_time(clock)}' if clock else ''}"
     error = ExpiredError(
         f"{stop} is before {at}",
-        hint=f"The nearest that can be reached is --tick {oldest}; the newest is --tick {reach.tick}.",
+        hint=f"The nearest reachable is --tick {oldest}; the newest is --tick {reach.tick}.",
     )
     raise _early(stop, at, error)
 
 
 def _early(stop: Stop, first: str, error: FarmError) -> FarmError:
-    """Return why a time cannot be reached that is before what can: one that moves on with the clock will be.
+    """Return the error for a time before all reachable ones: a time that moves with the clock becomes reachable.
 
     Args:
         stop: Where to stop.
-        first: What can be reached after it, empty for nothing; the same in every round, so that it is reported once.
-        error: Why, for a time that stays.
+        first: The first reachable moment after it, or empty; the same text in every round, to be reported once.
+        error: The error for a fixed time.
     """
     if not (stop.is_moving and first):
         return error
     hint = "Run it again later, or with a shorter --delay."
-    return UnavailableError(f"nothing is old enough yet; the first to come is {first}", hint=hint)
+    return UnavailableError(f"nothing is old enough yet; the first will be {first}", hint=hint)
 
 
 def _next_snapshot(tick: int | None) -> str:
@@ -88,15 +88,15 @@ def _next_snapshot(tick: int | None) -> str:
 
 
 def refuse_ahead(end: int, stop: Stop) -> None:
-    """Refuse a tick that was not published yet.
+    """Refuse an unpublished tick.
 
     Raises:
-        InvalidError: It was not; the message names the last one.
+        InvalidError: It is not published; the message names the last one.
     """
     if stop.tick is not None and stop.tick > end and not stop.is_awaited:
         raise InvalidError(
             f"tick {stop.tick} is not published: the farm's last one is {end}",
-            hint=f"Use --tick {end}, or wait with --follow; wlc flush SOURCE publishes what is journalled.",
+            hint=f"Use --tick {end}, or wait with --follow; wlc flush SOURCE publishes committed transactions.",
         )
 
 
@@ -104,50 +104,52 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
     """Refuse a stop that the replica has passed.
 
     Raises:
-        UnavailableError: It has, and had not a moment ago: try again.
+        UnavailableError: It passed the stop a moment ago: try again.
     """
     if is_behind(position, clock, stop):
         at = f", which is at tick {position.tick}{f' of {format_time(clock)}' if clock else ''}"
-        raise UnavailableError(f"{stop} is behind the replica{at}", hint="The replica moved meanwhile: run it again.")
+        raise UnavailableError(
+            f"{stop} is before the replica{at}", hint="Another process rolled it forward: run it again."
+        )
 
 
 def refuse_lost_position(position: Position, end: int, last: int) -> None:
-    """Refuse a log that does not reach to where its reader stands: its master was restored from a backup.
+    """Refuse a log that ends before its reader's position: its master was restored from a backup.
 
     Args:
-        position: Where the reader stands.
-        end: Last tick of the farm; it can be beyond the reader's again, in fewer batches.
+        position: The reader's position.
+        end: Last tick of the farm; a restored farm can be beyond the reader's tick again, in fewer batches.
         last: Number of the farm's last batch.
 
     Raises:
-        CorruptError: It does not.
+        CorruptError: It ends before.
     """
     if position.tick > end or position.batch > last:
         at, here = (f"tick {end}", "") if position.tick > end else (f"batch {last}", f" in batch {position.batch}")
         raise CorruptError(
             f"the farm ends at {at}, its reader is at {position}{here} already",
-            hint=f"The master was restored from another past: {REBASE}",
+            hint=f"The master was restored from a backup: {REBASE}",
             position=position,
         )
 
 
 def is_behind(position: Position, clock: datetime | None, stop: Stop) -> bool:
-    """Say whether a replica has passed a stop."""
+    """Return whether a replica has passed a stop."""
     if stop.tick is not None:
         return stop.tick < position.tick
     return stop.until is not None and clock is not None and stop.until < clock
 
 
 def refuse_idle(patterns: Sequence[str], tables: Collection[Name], choosing: str = "--tables") -> None:
-    """Refuse patterns that match none of the tables there are.
+    """Refuse patterns that match no table.
 
     Args:
-        patterns: They choose tables or leave them out.
-        tables: The tables that there are.
+        patterns: Patterns that choose tables or leave them out.
+        tables: All tables.
         choosing: The option that chooses tables, for the message.
 
     Raises:
-        InvalidError: There is one; the hint lists the tables.
+        InvalidError: A pattern matches none; the hint lists the tables.
     """
     for pattern in idle(patterns, tables):
         text = pattern.removeprefix(IGNORED)
@@ -156,11 +158,11 @@ def refuse_idle(patterns: Sequence[str], tables: Collection[Name], choosing: str
 
 
 def refuse_before_first(first: Batch, stop: Stop) -> None:
-    """Refuse a time before the first transaction of a log that begins with nothing.
+    """Refuse a time before the first transaction of a log that begins empty.
 
     Raises:
-        InvalidError: It is; a replica at it would be empty.
-        UnavailableError: It moves on with the clock, and is still before it.
+        InvalidError: The time is before it; the replica would be empty.
+        UnavailableError: The time moves with the clock, and is still before it.
     """
     committed = next((t.committed for t in first.transactions if t.committed is not None), None)
     if stop.until is not None and committed is not None and stop.until < committed:
@@ -172,7 +174,7 @@ def refuse_before_first(first: Batch, stop: Stop) -> None:
 
 
 def follows(batch: Batch, history: str) -> bool:
-    """Say whether the first batch of a history goes on at the next tick after another history's last one."""
+    """Return whether the first batch of a history starts at the next tick after another history's last one."""
     return batch.parent == Origin(history, batch.first - 1)
 
 
@@ -184,19 +186,19 @@ def refuse_beyond_break(
     is_restorable: Callable[[int], bool] = lambda _: True,
     snapshot_ticks: Callable[[], Sequence[int]] = tuple,
 ) -> None:
-    """Refuse to go beyond the tick after which a later history grew with changes that no log has.
+    """Refuse to pass a tick after which a later history began with changes that are in no log.
 
     Args:
-        newest_first: All batches; read no further than to the replica's own history.
-        position: Where the replica stands.
-        history: The farm's present one.
-        stop: How far the replica shall go.
-        is_restorable: Says whether a replica can be made at the stop, given the last tick before the break.
-        snapshot_ticks: Lists the ticks of the snapshots, rising; called if none can.
+        newest_first: All batches; read back to the replica's own history.
+        position: The replica's position.
+        history: The farm's current history.
+        stop: The stop of the replay.
+        is_restorable: Returns whether a replica can be made at the stop, given the last tick before the break.
+        snapshot_ticks: Lists the ticks of the snapshots, rising; called if none can be made.
 
     Raises:
-        InvalidError: The stop is behind the break; the message names the last tick that can be reached.
-        UnavailableError: It moves on with the clock, and is still before the first snapshot behind the break.
+        InvalidError: The stop is after the break; the message names the last reachable tick.
+        UnavailableError: The stop moves with the clock, and is still before the first snapshot after the break.
     """
     end, began = _find_break(newest_first, position, history)
     if end is None or (stop.tick is not None and stop.tick <= end):
@@ -208,15 +210,15 @@ def refuse_beyond_break(
         start, behind = first_after(snapshot_ticks(), end), f"history {began.history if began else history}"
         raise _early(stop, _next_snapshot(start), not_restorable(stop, end, start, history=behind))
     raise InvalidError(
-        f"the history ended at tick {end}; later ones, up to history {history}, grew with changes that"
+        f"the history ended at tick {end}; later ones, up to history {history}, have changes that"
         " only their snapshots have",
-        hint=f"{REBASE} makes the replica anew; or go to --tick {end}.",
+        hint=f"{REBASE} rebuilds the replica; or go to --tick {end}.",
         position=position,
     )
 
 
 def _find_break(newest_first: Iterable[Batch], position: Position, history: str) -> tuple[int | None, Batch | None]:
-    """Find the last tick before the first break after a position, and the batch behind it if there is one."""
+    """Find the last tick before the first break after a position, and the batch after it, if any."""
     end: int | None = None
     began: Batch | None = None
     later: Batch | None = None
@@ -237,31 +239,31 @@ def _find_break(newest_first: Iterable[Batch], position: Position, history: str)
 
 
 def _begins_with_nothing(batch: Batch) -> bool:
-    """Say whether the first batch of a log starts from an empty database.
+    """Return whether the first batch of a log starts from an empty database.
 
-    A history that grew from an empty one can have begun with a snapshot that holds rows.
+    A history that grew from an empty one may have begun with a snapshot with rows.
     """
     return batch.parent is None or batch.first == batch.parent.tick + 1
 
 
 def is_whole(first: Batch, history: str) -> bool:
-    """Say whether a log from its first batch on is a whole history, with no other history before it."""
+    """Return whether a log from its first batch on is a whole history without a predecessor."""
     return first.history == history and _begins_with_nothing(first)
 
 
 def first_batch_to_read(
     position: Position, batch_last: int, numbers: Sequence[int], snapshot_ticks: Callable[[], Sequence[int]]
 ) -> int:
-    """Return the number of the batch to go on with, the position's own one if it is still there.
+    """Return the number of the next batch to read, the position's own one if it still exists.
 
     Args:
-        position: Where the replica stands.
+        position: The replica's position.
         batch_last: Last tick of the batch of that position.
         numbers: Numbers of the batches in the farm, rising.
         snapshot_ticks: Lists the ticks of the snapshots, rising; called for the hint only.
 
     Raises:
-        ExpiredError: What comes next was pruned.
+        ExpiredError: The next batch was pruned.
     """
     wanted = position.batch if position.batch in numbers else position.batch + 1
     is_lost = wanted > position.batch and position.tick < batch_last
@@ -270,59 +272,59 @@ def first_batch_to_read(
         newest = f": the newest snapshot is at tick {snapshots[-1]}" if snapshots else ""
         raise ExpiredError(
             f"the log after tick {position.tick} was pruned: batch {position.batch if is_lost else wanted} is gone",
-            hint=f"{REBASE} makes the replica anew{newest}.",
+            hint=f"{REBASE} rebuilds the replica{newest}.",
             position=position,
         )
     return wanted
 
 
 def is_single(position: Position, numbers: Sequence[int]) -> bool:
-    """Say whether the log does not go on after a position: the batch after it was pruned."""
+    """Return whether the batch after a position was pruned."""
     return bool(numbers) and numbers[0] > position.batch + 1
 
 
 def refuse_hole(position: Position, snapshot_ticks: Sequence[int], stop: Stop) -> None:
-    """Refuse to go on from a single snapshot, unless the stop is right there.
+    """Refuse to continue from a single snapshot, unless it is the stop.
 
     Args:
-        position: That of the snapshot, after which the log was pruned.
+        position: Position of the snapshot, after which the log was pruned.
         snapshot_ticks: Ticks of all snapshots, rising.
         stop: Where to stop.
 
     Raises:
-        ExpiredError: What lies between the snapshot and the stop was pruned.
-        UnavailableError: The stop moves on with the clock, and is still before the next snapshot.
+        ExpiredError: The log between the snapshot and the stop was pruned.
+        UnavailableError: The stop moves with the clock, and is still before the next snapshot.
     """
     if stop.tick == position.tick:
         return
     later = first_after(snapshot_ticks, position.tick)
     error = ExpiredError(
         f"{stop} cannot be reached: the log after the snapshot at tick {position.tick} was pruned",
-        hint=f"The nearest that can be reached: --tick {position.tick}{f' and --tick {later}' if later else ''}.",
+        hint=f"The nearest reachable: --tick {position.tick}{f' and --tick {later}' if later else ''}.",
         position=position,
     )
     raise _early(stop, _next_snapshot(later), error)
 
 
 def check_history(batch: Batch, position: Position) -> None:
-    """Refuse a batch that does not go on where the replica stands.
+    """Refuse a batch that does not continue from the replica's position.
 
     Raises:
-        InvalidError: Its history began elsewhere.
+        InvalidError: Its history grew from another position.
     """
     if not goes_on(batch, position):
         raise InvalidError(
             f"{_begun(batch)}; the replica is at {position}",
-            hint=f"The master was restored or started anew: {REBASE}",
+            hint=f"The master was restored or restarted: {REBASE}",
             position=position,
         )
 
 
 def refuse_break(batch: Batch, position: Position) -> None:
-    """Refuse to read changes across the beginning of a history that does not go on where the one before it ended.
+    """Refuse to read changes across the start of a history that does not continue the one before.
 
     Raises:
-        InvalidError: It does not.
+        InvalidError: The history does not continue.
     """
     if not goes_on(batch, position):
         raise InvalidError(
@@ -334,7 +336,7 @@ def refuse_break(batch: Batch, position: Position) -> None:
 
 
 def goes_on(batch: Batch, position: Position) -> bool:
-    """Say whether the changes of a batch follow those up to a position."""
+    """Return whether the changes of a batch follow those up to a position."""
     if batch.history == position.history or (not position.history and _begins_with_nothing(batch)):
         return True
     # A tick missing between two histories means changes that are in no log, only in a snapshot.
@@ -353,8 +355,8 @@ class Stop:
     """Where to stop: after `tick`, or before the first transaction committed later than `until`; else at the end.
 
     Attributes:
-        is_awaited: What is not published yet is no error, and neither is a replica that is further already.
-        is_moving: It moves on with the clock: what is too young now is not later.
+        is_awaited: An unpublished stop, or a replica beyond it, is no error.
+        is_moving: It moves with the clock: a transaction that is too young now is due later.
     """
 
     tick: int | None = None
@@ -363,19 +365,19 @@ class Stop:
     is_moving: bool = False
 
     def is_passed(self, tick: int, clock: datetime | None) -> bool:
-        """Say whether nothing more can come at or before the stop, given the last tick and its commit time."""
+        """Return whether no later transaction can be at or before the stop, given the last tick and its commit time."""
         if self.tick is not None:
             return tick >= self.tick
         return self.until is not None and clock is not None and clock > self.until
 
     def includes(self, transaction: Transaction) -> bool:
-        """Say whether the replica is to hold the transaction, given that it holds all before it."""
+        """Return whether the transaction is at or before the stop, given that all before it are."""
         if self.tick is not None:
             return transaction.tick <= self.tick
         return self.until is None or transaction.committed is None or transaction.committed <= self.until
 
     def is_before(self, batch: Batch, tick: int) -> bool:
-        """Say whether the stop lies before the first transaction of a batch after `tick`."""
+        """Return whether the stop is before the first transaction of a batch after `tick`."""
         if self.tick is None and self.until is None:
             return False
         following = next((transaction for transaction in batch.transactions if transaction.tick > tick), None)

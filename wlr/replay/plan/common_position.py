@@ -1,19 +1,18 @@
-"""Where in another log of the same database a replica stands already: decided without copying a row.
+"""Finds the position of a replica in another log of the same database, without copying a row.
 
-A replica of site B holds what B took from A. The footers of B's log say how much that is, in the batch that completes
-it: the vector, B's own last tick, and the position that B had read in A's log (the proof). The replica stores all this
-with its rows. So it can go on from A's log without starting anew, if five things are proven:
+A replica of site B holds the transactions that B took from A. The footers of B's log record them, in the batch that
+completes them: the vector, B's own last tick, and the position that B had read in A's log (the proof). The replica
+stores all this with its rows. So it can continue from A's log without a rebuild if five things are proven:
 
-1. It holds what every hop let pass, and nothing else: the filters are the same, no transaction was skipped.
+1. It holds exactly the data that every hop passed on: the filters are the same, no transaction was skipped.
 2. There is a proof: B had read A's log, or A had read B's.
-3. The log that was read is the one that is there now: the chain of log files says so.
-4. There is a tick of A's log up to which it holds just what the replica holds, by their vectors.
-5. The digests of the replica's tables are those of A at this tick.
+3. The log that was read still exists: the chain of log files proves that.
+4. There is a tick of A's log up to which it holds exactly the replica's transactions, by their vectors.
+5. The digests of the replica's tables equal those of A at this tick.
 
-CouchDB compares sessions that source and target store. A log that never changes needs none: what was true at a batch
-stays true.
+CouchDB compares sessions that source and target store. A log that never changes needs none: facts of a batch stay true.
 
-What a copy of a database contains: transactions of its own log and of other sites, and the proofs of both.
+The contents of a copy of a database: transactions of its own log and of other sites, and the proofs of both.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refusal(ForPeople):
-    """Why a replica cannot go on from another log.
+    """Why a replica cannot continue from another log.
 
     Attributes:
-        nearest: What to wait for or to do first; empty if only a new replica helps.
-        common: Last tick of the other log that the replica is known to hold; None where it is not known.
-        is_expired: What would prove it was pruned.
+        nearest: The event to wait for or the first step to take; empty if only a new replica helps.
+        common: Last tick of the other log that the replica is known to hold; None if unknown.
+        is_expired: The proof was pruned.
     """
 
     reason: str
@@ -62,8 +61,8 @@ class Point:
 
     Attributes:
         batch_last: Last tick of its batch.
-        catalog: Name that DDL text gives the database there; "" where it is not known.
-        clock: Commit time of its transaction, None where it is not known.
+        catalog: Name that DDL text gives the database there; "" if unknown.
+        clock: Commit time of its transaction, None if unknown.
     """
 
     position: Position
@@ -74,7 +73,7 @@ class Point:
 
 
 class Held(Protocol):
-    """A replica, as far as it matters here: `wlr.engine.replica_state.ReplicaState` is one."""
+    """The required fields of a replica: `wlr.engine.replica_state.ReplicaState` is one."""
 
     @property
     def position(self) -> Position: ...
@@ -89,13 +88,13 @@ class Held(Protocol):
 
 
 class SourceLog(Protocol):
-    """The log that a replica is to go on from.
+    """The log from which a replica is to continue.
 
     Attributes:
-        site: What to call it.
-        numbers: Of its batches, rising.
-        start: Where its first batch goes on, None where that is not known.
-        lineage: What histories grew from.
+        site: Its name in messages.
+        numbers: Numbers of its batches, rising.
+        start: Position before its first batch, None if unknown.
+        lineage: The parents of histories.
     """
 
     @property
@@ -110,25 +109,25 @@ class SourceLog(Protocol):
         """Read a batch and its chain hash."""
 
     def digests(self, position: Position) -> Mapping[Name, Digest]:
-        """Return what tables hold at a position, those that are known."""
+        """Return the known digests at a position."""
 
 
 class HomeLog(Protocol):
-    """The log that the replica reads now, as far as it can be reached."""
+    """The log that the replica reads now, if it can be reached."""
 
     @property
     def site(self) -> str: ...
     def chain(self, number: int) -> str | None:
-        """Return the chain hash of a batch, None where it is not known."""
+        """Return the chain hash of a batch, None if unknown."""
 
     def earlier_proofs(self) -> Iterator[Taken]:
-        """Yield what earlier batches say of how far other logs were read, the newest first."""
+        """Yield the positions in other logs that earlier batches had read, the newest first."""
 
 
 def fast_forward(
     state: Held, source: SourceLog, home: HomeLog | None = None, held: Mapping[Name, Digest] | None = None
 ) -> Position | Refusal:
-    """Return the position in another log from which a replica can go on, or why there is none; see `meeting_point`."""
+    """Return the position in another log from which a replica can continue, or the refusal; see `meeting_point`."""
     found = meeting_point(state, source, home, held)
     return found.position if isinstance(found, Point) else found
 
@@ -136,12 +135,12 @@ def fast_forward(
 def meeting_point(
     state: Held, source: SourceLog, home: HomeLog | None = None, held: Mapping[Name, Digest] | None = None
 ) -> Point | Refusal:
-    """Return the place in another log from which a replica can go on, or why there is none.
+    """Return the place in another log from which a replica can continue, or the refusal.
 
     Args:
-        state: What the replica remembers.
+        state: The replica's state.
         source: The other log.
-        home: The log that it reads now; without it less can be proven.
+        home: The log that it reads now; less can be proven without it.
         held: Digests of all tables of the replica, computed from its rows.
     """
     search = _Search(state, source, home)
@@ -175,20 +174,20 @@ class _Search:
     # 1
 
     def refuse_other_content(self) -> Refusal | None:
-        """Refuse a replica that holds something else than its own log says, or than every hop let pass."""
+        """Refuse a replica whose rows differ from its own log, or from the data that every hop passed on."""
         state = self._state
         if state.accepted:
             ticks = ", ".join(map(str, sorted(state.accepted)))
             return Refusal(f"the replica has skipped transaction {ticks}", "Repair its tables: wlr repair")
         if state.is_unlocked:
             return Refusal(
-                "the replica is unlocked, so that anything can have been written to it", "wlr replica lock, then again"
+                "the replica is unlocked, so its owner may have written to its tables", "wlr replica lock, then again"
             )
         for proof in state.contained.proofs:
             if proof.history in self._source_histories and proof.filters not in ("", hash_of(state.tables)):
                 here = described(state.tables)
                 return Refusal(
-                    f"site {self._own_site} took a part of {proof.site} only; the replica holds {here}", _ANEW
+                    f"site {self._own_site} took only a part of {proof.site}; the replica holds {here}", _REBUILD
                 )
         return None
 
@@ -203,12 +202,12 @@ class _Search:
         source = self._source
         numbers = source.numbers
         if not numbers:
-            return source.start or Refusal(f"{source.site} has no log and no snapshot", _ANEW)
+            return source.start or Refusal(f"{source.site} has no log and no snapshot", _REBUILD)
         first, stop = numbers[0], numbers[-1]
         found = anchor(first, stop, self._footer, self._mine, floor=first - 1, lineage=self._lineage)
         place = source.start if found == first else self._end_of((found or stop + 1) - 1)
         if place is None or (found == first and not self._holds(place)):
-            # What was there before the first batch that is left, the replica does not hold.
+            # The replica lacks transactions before the oldest batch.
             return self._begins_later(source.batch(first)[0])
         for number in range(found or stop + 1, stop + 1):
             batch, chain = source.batch(number)
@@ -221,7 +220,7 @@ class _Search:
         return place
 
     def _holds(self, start: Point) -> bool:
-        """Say whether the replica holds all that is contained where the log begins."""
+        """Return whether the replica holds everything contained at the start of the log."""
         own = start.contained.own
         there = {
             history: tick if own is None or history not in self._source_histories else min(tick, own)
@@ -244,10 +243,10 @@ class _Search:
 
     def _begins_later(self, batch: Batch) -> Refusal:
         reason = f"the log of {self._source.site} begins at tick {batch.first}, which the replica does not hold"
-        return Refusal(reason, _ANEW, is_expired=True)
+        return Refusal(reason, _REBUILD, is_expired=True)
 
     def refuse_missing(self, point: Point) -> Refusal | None:
-        """Refuse a place that lacks something that the replica holds."""
+        """Refuse a place that lacks a transaction of the replica."""
         there = expanded(point.contained.vector, self._lineage)
         numbers = self._source.numbers
         at_end = expanded(self._footer(numbers[-1]), self._lineage) if numbers else there
@@ -256,7 +255,9 @@ class _Search:
                 if tick > point.position.tick and (problem := self._refuse_lost(point, tick)):
                     return problem
             elif at_end.get(history, 0) >= tick > there.get(history, 0):
-                reason = f"{self._source.site} took something before tick {tick} of history {history} that the replica"
+                reason = (
+                    f"{self._source.site} took transactions before tick {tick} of history {history} that the replica"
+                )
                 return Refusal(f"{reason} does not hold", _FURTHER)
             elif there.get(history, 0) < tick:
                 if history in self._home_histories:
@@ -271,11 +272,11 @@ class _Search:
         return None
 
     def _needed(self) -> dict[str, int]:
-        """Return per history the last tick that the place must contain: of the replica's own log the last own one."""
+        """Return per history the last tick that the place must contain; of the replica's own log, the last own tick."""
         own = self._state.contained.own
         last = self._state.position.tick if own is None else own
         found = {h: min(tick, last) if h in self._home_histories else tick for h, tick in self._mine.items()}
-        # A history that only took others' transactions adds nothing to the one that it grew from.
+        # A history that only took other sites' transactions adds nothing to its parent.
         for history, (ancestor, tick) in self._parents():
             if found.get(history, 0) <= tick and ancestor in found:
                 found.pop(history, None)
@@ -288,26 +289,28 @@ class _Search:
                 yield history, nearest
 
     def _refuse_lost(self, point: Point, tick: int) -> Refusal | None:
-        """Refuse a log that ends before, or has again, ticks of its own that the replica holds."""
+        """Refuse a log that lacks its own ticks that the replica holds, or has reused them."""
         source = self._source
         if not source.numbers or source.batch(source.numbers[-1])[0].last < tick:
             end = source.batch(source.numbers[-1])[0].last if source.numbers else point.position.tick
             reason = (
                 f"the log of {source.site} ends at tick {end}, and the replica holds its tick {tick}: it was restored"
             )
-            return Refusal(f"{reason} from a backup, or is a copy that lags", _ANEW, self._common())
+            return Refusal(f"{reason} from a backup, or is a copy that lags", _REBUILD, self._common())
         for number in range(max(point.position.batch, source.numbers[0]), source.numbers[-1] + 1):
             batch, _ = source.batch(number)
             for each in batch.transactions:
                 if point.position.tick < each.tick <= tick and each.origin is None and each.records:
-                    reason = f"{source.site} took something before its tick {each.tick} that the replica does not hold"
+                    reason = (
+                        f"{source.site} took transactions before its tick {each.tick} that the replica does not hold"
+                    )
                     return Refusal(reason, _FURTHER)
             if batch.last >= tick:
                 break
         return None
 
     def refuse_break(self, point: Point) -> Refusal | None:
-        """Refuse a place from which the log cannot be followed to its end, as a later history grew from elsewhere."""
+        """Refuse a place whose log breaks later, because a later history grew from another position."""
         source, here = self._source, replace(point.position, tick=max(point.position.tick, point.batch_last))
         later = [number for number in source.numbers if number > here.batch]
         if not later or source.batch(later[-1])[0].history == here.history:
@@ -315,13 +318,11 @@ class _Search:
         for number in later:
             batch, chain = source.batch(number)
             if not goes_on(batch, here):
-                reason = (
-                    f"the history of {source.site} to which it leads ended at tick {here.tick}, and no changes lead"
-                )
+                reason = f"the common history of {source.site} ended at tick {here.tick}, and no changes lead"
                 return Refusal(
                     f"{reason} from there to tick {batch.first}",
-                    f"Wait until {self._own_site} has taken and published what {source.site} wrote since, and bring the"
-                    " replica further first: wlr replicate --into TARGET",
+                    f"Wait until {self._own_site} has taken and published what {source.site} wrote since, and roll the"
+                    " replica forward first: wlr replicate --into TARGET",
                 )
             here = Position(batch.history, batch.last, number, chain)
         return None
@@ -329,22 +330,22 @@ class _Search:
     # 2, 3
 
     def refuse_unproven(self, point: Point) -> Refusal | None:
-        """Refuse a log that nobody has read on the replica's way, or that is another one now."""
+        """Refuse a log that no hop of the replica has read, or that has changed since."""
         begins = self._source.start
         if begins and begins.position.batch == self._state.position.batch == 0 and self._nothing_published(begins):
-            # Random ids of histories are all that there is to compare.
+            # Only random ids of histories can be compared.
             return None
         proofs = [proof for proof in self._state.contained.proofs if proof.history in self._source_histories]
         for proof in proofs:
             found = _chain_in(self._source, proof.batch)
             if found is None:
                 reason = f"batch {proof.batch} of {self._source.site}, which {self._own_site} had read, was pruned"
-                return Refusal(reason, _ANEW, is_expired=True)
+                return Refusal(reason, _REBUILD, is_expired=True)
             if found != proof.chain:
                 common = self._common()
                 until = f"after tick {common}" if common is not None else f"before tick {proof.tick}"
                 reason = f"{self._source.site} was restored and has another past {until}; the replica holds ticks that"
-                return Refusal(f"{reason} are lost there", _ANEW, common)
+                return Refusal(f"{reason} are lost there", _REBUILD, common)
         if proofs or self._is_proven_back(point):
             return None
         reason = f"nothing proves how far {self._own_site} and {self._source.site} have read each other's log"
@@ -356,7 +357,7 @@ class _Search:
         return max(wanted, default=0) <= start.position.tick and self._mine.keys() <= known
 
     def _is_proven_back(self, point: Point) -> bool:
-        """Say whether the other log has read the replica's log, of which the chain is the same."""
+        """Return whether the other log has read the replica's log, with the same chain."""
         here = self._state.position
         for number in range(point.position.batch, (self._source.numbers or (1,))[0] - 1, -1):
             batch, _ = self._source.batch(number)
@@ -369,7 +370,7 @@ class _Search:
         return False
 
     def _common(self) -> int | None:
-        """Return the last tick of the other log that was read on the replica's way and is still there."""
+        """Return the last existing tick of the other log that a hop of the replica has read."""
         earlier = self._home.earlier_proofs() if self._home else ()
         for proof in chained(self._state.contained.proofs, earlier):
             if proof.history in self._source_histories and _chain_in(self._source, proof.batch) == proof.chain:
@@ -379,28 +380,28 @@ class _Search:
     # 5
 
     def refuse_other_rows(self, point: Point, held: Mapping[Name, Digest]) -> Refusal | None:
-        """Refuse a place at which a table holds something else than in the replica."""
-        told = self._source.digests(point.position)
-        wanted = {name for name in held.keys() | told.keys() if name in held or matches(name, self._state.tables)}
-        outcomes = {name: compared(held.get(name), told.get(name)) for name in wanted}
+        """Refuse a place at which the digest of a table differs from the replica's."""
+        known = self._source.digests(point.position)
+        wanted = {name for name in held.keys() | known.keys() if name in held or matches(name, self._state.tables)}
+        outcomes = {name: compared(held.get(name), known.get(name)) for name in wanted}
         at = f"at tick {point.position.tick} of {self._source.site}"
         if differing := _named(outcomes, DIFFERS):
-            reason = f"{differing} of the replica is not what it is {at}"
+            reason = f"{differing} of the replica differs from that {at}"
             return Refusal(reason, "If there were conflicts, wait until both sites have taken each other's changes")
         if self._needs_digests() and (unknown := _named(outcomes, UNKNOWN)):
-            return Refusal(f"the log does not say what {unknown} holds {at}", _ANEW)
+            return Refusal(f"the log has no digest of {unknown} {at}", _REBUILD)
         return None
 
     def _needs_digests(self) -> bool:
-        """Say whether sites may have decided between transactions: then equal vectors do not mean equal rows."""
+        """Return whether sites may have resolved conflicts: then equal vectors do not mean equal rows."""
         return any(tick for history, tick in self._needed().items() if history not in self._source_histories) or (
             not self._source_histories.isdisjoint(self._home_histories)
         )
 
 
-# Nothing but a new replica helps.
-_ANEW = ""
-_FURTHER = "Bring the replica further first: wlr replicate --into TARGET"
+# Only a new replica helps.
+_REBUILD = ""
+_FURTHER = "Roll the replica forward first: wlr replicate --into TARGET"
 
 
 def end_of(batch: Batch, chain: str) -> Point:
@@ -419,7 +420,7 @@ def within(batch: Batch, chain: str, count: int, before: Contained) -> Point:
 
 
 def _chain_in(source: SourceLog, number: int) -> str | None:
-    """Return the chain hash of a batch, None if the log does not know it any more."""
+    """Return the chain hash of a batch, None if it was pruned."""
     numbers = source.numbers
     if number in numbers:
         return source.batch(number)[1]
@@ -427,7 +428,7 @@ def _chain_in(source: SourceLog, number: int) -> str | None:
         return source.batch(number + 1)[0].previous
     if source.start is not None and source.start.position.batch == number:
         return source.start.position.chain
-    # Beyond its end, the log was another one.
+    # The batch is beyond the end of this log: another log was read.
     return "" if not numbers or number > numbers[-1] else None
 
 
@@ -439,12 +440,12 @@ def _named(outcomes: Mapping[Name, str], outcome: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Contained:
-    """What is contained at a tick of a log.
+    """The contents at a tick of a log.
 
     Attributes:
         tick: That tick.
         vector: Per history the last tick contained.
-        own: Last tick of the log that has records and is no other site's; 0 before the first, None if it is not known.
+        own: Last tick of the log with records of its own site; 0 before the first, None if unknown.
         proofs: The newest position read in each other site's log.
     """
 
@@ -458,14 +459,14 @@ NOTHING = Contained()
 
 
 def of_footer(batch: Batch) -> Contained:
-    """Return what a batch says that its log contains after it."""
-    # A log without anything of others does not say which ticks are its own: all of them are.
+    """Return the contents after a batch, from its footer."""
+    # A log without other sites' transactions does not mark its own ticks: all of them are.
     own = batch.own or (batch.last if batch.vector.keys() <= {batch.history} else 0)
     return Contained(batch.last, dict(batch.vector), own, batch.taken)
 
 
 def of_snapshot(manifest: Manifest) -> Contained:
-    """Return what a snapshot says that it contains; it does not say which ticks are the log's own."""
+    """Return the contents of a snapshot, which does not mark the log's own ticks."""
     position = manifest.position
     vector = {**manifest.vector, position.history: position.tick} if position.tick else dict(manifest.vector)
     is_alone = vector.keys() <= {position.history}
@@ -473,7 +474,7 @@ def of_snapshot(manifest: Manifest) -> Contained:
 
 
 def having_applied(before: Contained, transactions: Sequence[Transaction], history: str) -> Contained:
-    """Return what is contained after some more transactions of a log's history."""
+    """Return the contents after more transactions of a log's history."""
     if not transactions:
         return before
     origins = [t.origin for t in Transactions.of(transactions).objects if t.origin is not None]

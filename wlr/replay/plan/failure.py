@@ -1,4 +1,4 @@
-"""What a replay reports when a transaction cannot be applied.
+"""The failure of a replay whose transaction cannot be applied.
 
 The environment variable that limits the memory of an engine, and the hint that names it.
 """
@@ -26,13 +26,13 @@ _CAUSE_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Failure(ForPeople):
-    """The transaction that could not be applied, and why.
+    """The transaction that could not be applied, and the cause.
 
     Attributes:
         table: The table at fault; None if it is unknown. `key`: the row at fault.
-        obstacle: What in the replica itself is in the way; None if the transaction is at fault. A transaction that is
-            not at fault cannot be accepted.
-        remedy: What to do about it in the replica; None if that is unknown.
+        obstacle: The obstacle in the replica itself; None if the transaction is at fault. A transaction that is not at
+            fault cannot be accepted.
+        remedy: The remedy in the replica; None if unknown.
     """
 
     tick: Tick
@@ -45,7 +45,7 @@ class Failure(ForPeople):
 
     @property
     def reason(self) -> str:
-        """What is in the way, and what the engine reported."""
+        """The obstacle, and the engine's report."""
         return self.cause if self.obstacle is None else f"{self.obstacle} ({self.cause})"
 
     def __str__(self) -> str:
@@ -55,11 +55,11 @@ class Failure(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Something in the replica itself that is in the way of a sound transaction.
+    """An obstacle in the replica itself that blocks a sound transaction.
 
     Attributes:
-        remedy: What to do about it.
-        table: The table of the replica that it is about; None for that of the transaction.
+        remedy: The remedy.
+        table: The replica's table; None for that of the transaction.
     """
 
     text: str
@@ -68,35 +68,35 @@ class Obstacle:
 
 
 def in_the_way(what: str) -> Obstacle:
-    """Build the obstacle of an object of the owner's that has the name of one that a transaction creates."""
-    text = f"{what} belongs to the replica's owner, and the master creates one of that name"
+    """Build the obstacle of an owner's object with the name of an object that a transaction creates."""
+    text = f"{what} belongs to the replica's owner, and the master creates an object of that name"
     return Obstacle(text, f"Rename or drop {what} in the replica, and replicate again.")
 
 
 def lost(table: object) -> Obstacle:
-    """Build the obstacle of a replicated table that somebody dropped."""
-    return Obstacle(f"replicated table {table} was dropped in the replica", "Make the replica anew.", str(table))
+    """Build the obstacle of a replicated table that the owner dropped."""
+    return Obstacle(f"replicated table {table} was dropped in the replica", "Rebuild the replica.", str(table))
 
 
 def with_changed(failure: Failure, table: object, into: object) -> Failure:
-    """Add to a failure that a table of the transaction was changed in the replica; its owner may do so on purpose."""
+    """Add to a failure that the replica's owner, perhaps on purpose, changed a table of the transaction."""
     cause = f"{failure.cause}; table {table} was changed in this replica since it was replicated"
     repair = f"wlr repair {into} --table {table} brings the master's rows back; wlr accept {into} skips the transaction"
     return replace(failure, cause=cause, remedy=repair)
 
 
 class StepError(Exception):
-    """A step could not be applied; the target was left as it was before the step.
+    """A step could not be applied; the target is unchanged.
 
     Args:
-        cause: What the engine reported, or what does not fit.
+        cause: The engine's report, or the mismatch.
         table: The table at fault, None if it is unknown.
         key: The row at fault, None if it is unknown.
         is_shortage: The machine has too little memory. A step of fewer transactions may succeed.
         is_reference: A foreign key was violated, perhaps only because transactions were folded.
-        is_constraint: A constraint between rows was violated; the log of a site that has taken several transactions at
-            once may keep it again a transaction later.
-        remedy: What to do about it in the replica, None if that is unknown.
+        is_constraint: A constraint between rows was violated. In the log of a site that has taken several transactions
+            at once, a later transaction may satisfy it again.
+        remedy: The remedy in the replica, None if unknown.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class StepError(Exception):
 
 
 class ContradictionError(StepError):
-    """A schema statement did something else than the farm says. A replica of some tables must not go on without it."""
+    """A schema statement had other effects than the farm says. Even a replica of some tables must not skip it."""
 
 
 @contextmanager
 def naming(table: object) -> Iterator[None]:
-    """Name a table in errors of a step that name none."""
+    """Add the table to a step's errors that name none."""
     try:
         yield
     except StepError as error:

@@ -1,4 +1,4 @@
-"""Cut the log after a position into steps, decided without applying anything."""
+"""Cuts the log after a position into steps, without applying anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a step may hold.
+    """The size limits of a step.
 
     A step's net change is kept on disk or in memory and applied in one transaction of the replica. More rows fold
     better; fewer have to be applied again when a step fails and is cut in halves.
@@ -34,7 +34,7 @@ class Limits:
 
 
 LIMITS = Limits()
-# Transactions whose rows and files are added up at first, to find how many fit.
+# Number of transactions that are added up at first to find how many fit.
 _PROBED = 64
 _NOTHING = Transactions()
 
@@ -64,8 +64,8 @@ class _Run:
         )
 
     def fitting(self, more: Transactions) -> int:
-        """Return how many transactions fit; the last one may be more than there is room for."""
-        # The rest of a batch can hold many times what fits, and is not to be added up again for every step.
+        """Return how many transactions fit; the last one may exceed the limit."""
+        # The rest of a batch can be many times larger than a step: do not add it up again for every step.
         most = _PROBED
         while most < len(more) and not self.is_full(more[:most]):
             most *= 2
@@ -82,7 +82,7 @@ class _Run:
         self.count += len(more)
 
     def end(self, batch: Batch) -> None:
-        """Note what a batch says about its tables, once all of its transactions were added."""
+        """Note the digests of a batch, once all of its transactions are added."""
         self.digests.update(dict.fromkeys(touched(batch.transactions)))
         self.digests.update(batch.digests)
         self.undigested = (self.undigested | batch.undigested) - batch.digests.keys()
@@ -93,7 +93,7 @@ class _Run:
         transactions = Transactions(*self.parts)
         ticks = range(transactions[0].tick, transactions[-1].tick + 1)
         marks = tuple(self.marks.values())
-        # A batch says what its tables hold at its end only: transactions behind the last end leave theirs unknown.
+        # Digests hold at the end of a batch only: tables of later transactions have none.
         later = touched(transactions.after(self.last_known))
         digests = {name: digest for name, digest in self.digests.items() if name not in later}
         chosen = frozenset(tick for tick in skipped if tick in ticks)
@@ -112,19 +112,18 @@ def cut(
     """Cut the log after a position into steps.
 
     A transaction with DDL is a step of its own, because engines can do less in one transaction after a schema change.
-    So is the transaction that failed before, because other transactions must not be undone with it, and one that is
-    skipped.
+    So are a skipped transaction, and the one that failed before, because others must not be rolled back with it.
 
     Args:
         batches: Batches and their chain hashes in order, from the one of `position` on.
-        position: Where the replica stands.
+        position: The replica's position.
         stop: Where to stop.
         limits: How much a step may hold.
         skipped: Ticks of accepted transactions.
         alone: Tick of the transaction that failed before.
 
     Raises:
-        InvalidError: A batch belongs to a history that grew from elsewhere.
+        InvalidError: A batch belongs to a history that grew from another position.
     """
     run = _Run("", limits)
     for batch, chain, transactions, is_last in _wanted(batches, position, stop):
@@ -155,10 +154,10 @@ def cut(
 def _wanted(
     batches: Iterable[tuple[Batch, str]], position: Position, stop: Stop
 ) -> Iterator[tuple[Batch, str, Transactions, bool]]:
-    """Yield of each batch the transactions between position and stop, and whether the batch is the last one needed."""
+    """Yield each batch's transactions between position and stop, and whether the batch is the last one needed."""
     for batch, chain in batches:
-        # The position's own batch is known by its chain hash. It can belong to the history before: a new history begins
-        # with a snapshot, whose position is in the last batch of the old one.
+        # The chain hash identifies the position's own batch. It can belong to the history before: a new history begins
+        # with a snapshot whose position is in the last batch of the old one.
         is_own = batch.number == position.batch
         after = Transactions.of(batch.transactions).after(position.tick)
         end = _end(after, stop)
@@ -175,7 +174,7 @@ def _wanted(
 
 
 def _end(transactions: Transactions, stop: Stop) -> int:
-    """How many transactions are before or at the stop."""
+    """Return the number of transactions before or at the stop."""
     if stop.tick is not None:
         return transactions.place(stop.tick + 1)
     if stop.until is None:
@@ -184,5 +183,5 @@ def _end(transactions: Transactions, stop: Stop) -> int:
 
 
 def _alone(transactions: Transactions, chosen: frozenset[int]) -> frozenset[int]:
-    """Return the ticks of transactions that must be steps of their own."""
+    """Return the ticks of transactions that must be separate steps."""
     return chosen.union(t.tick for t in transactions.objects if any(isinstance(record, Ddl) for record in t.records))

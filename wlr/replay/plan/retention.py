@@ -1,4 +1,4 @@
-"""Which old ticks of a replica stay readable, decided without touching them."""
+"""Decides which old ticks of a replica stay readable, without touching them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGE = re.compile(r"([0-9]{1,18})\s*(s|seconds?|m|min|minutes?|h|hours?|d|days?|
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much of the past stays readable: `ticks` before the current one, or those current within `age`; None: all."""
+    """Retention of old ticks: `ticks` before the current one, or those current within `age`; None for all."""
 
     ticks: int | None = None
     age: timedelta | None = None
@@ -29,12 +29,12 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTicks(ForPeople):
-    """What was removed, or would be.
+    """The result of a removal, or of a dry run.
 
     Attributes:
-        ticks: Ticks that can no longer be read, rising.
+        ticks: Removed ticks, rising.
         files: Data files removed; `bytes`: their size.
-        oldest: The oldest tick that can still be read.
+        oldest: The oldest readable tick.
     """
 
     ticks: tuple[int, ...]
@@ -45,10 +45,10 @@ class PrunedTicks(ForPeople):
 
 
 def parse_keep(text: str) -> Keep:
-    """Read how much of the past stays readable: a number of old ticks, an age such as "3 days", or "" for all.
+    """Parse a retention: a number of old ticks, an age such as "3 days", or "" for all.
 
     Raises:
-        InvalidError: The text is neither.
+        InvalidError: The text is none of these.
     """
     if not text.strip():
         return Keep()
@@ -69,14 +69,14 @@ def keep_ticks(made: Sequence[tuple[int, datetime]], keep: Keep, now: datetime) 
 
     Args:
         made: Every tick and when it became the current one, rising; at least one.
-        keep: What is wanted.
+        keep: The retention.
         now: The present.
     """
     if keep.ticks is not None:
         return {tick for tick, _ in made[-keep.ticks - 1 :]}
     if keep.age is None:
         return {tick for tick, _ in made}
-    # A tick is the current one until the next is made.
+    # A tick is current until the next one is made.
     ends = [when for _, when in made[1:]]
     recent = {tick for (tick, _), end in zip(made, ends, strict=False) if now - end < keep.age}
     return recent | {made[-1][0]}

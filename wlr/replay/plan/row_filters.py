@@ -1,4 +1,4 @@
-"""Which rows, columns and values of its tables a replica holds, as options say it and a replica remembers it."""
+"""The row filters of a replica: rows, columns and values, from options or from the replica's state."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 HASH, NULL, CONSTANT, TRUNCATE = "hash", "null", "constant", "truncate"
 _KINDS = "hash, null, constant:VALUE or truncate:N"
-# Masks that make another text of a text; the others fit any type.
+# Masks of text columns; the others fit any type.
 _OF_TEXT = (HASH, TRUNCATE)
 _TEXT = "VARCHAR"
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What a column holds instead of the master's values.
+    """The mask of a column, which replaces the master's values.
 
     Attributes:
         kind: "hash", "null", "constant" or "truncate".
-        value: The constant, or how many letters stay; "" for the other kinds.
+        value: The constant, or the number of letters to keep; "" for the other kinds.
     """
 
     column: str
@@ -51,12 +51,12 @@ ListedMask = Annotated[Mask, JsonForm(_as_mask, lambda mask: [mask.column, mask.
 
 @dataclass(frozen=True, slots=True)
 class TableFilter:
-    """What a replica holds of one table.
+    """The filter of one table.
 
     Attributes:
-        where: Rows for which this expression is true; all if it is empty.
-        columns: Their columns; all if there are none.
-        masks: What some of them hold instead.
+        where: Condition of the rows; empty for all rows.
+        columns: Columns; empty for all.
+        masks: Masks of some columns.
     """
 
     table: TableName
@@ -71,24 +71,24 @@ class TableFilter:
         return f"{self.table}: {'; '.join(parts)}"
 
     def mask_of(self, column: str) -> Mask | None:
-        """Return what a column holds instead of the master's values, None if nothing."""
+        """Return the mask of a column, None without one."""
         return next((mask for mask in self.masks if mask.column.lower() == column.lower()), None)
 
     def projected(self, layout: Layout) -> Layout:
         """Return the columns and key of the replica's table, given those of the master's.
 
-        Defaults, generated columns and all constraints but NOT NULL and the primary key are left out. A key stays if
-        its columns do: as they are, or hashed.
+        Only NOT NULL and the primary key stay: no defaults, no generated columns, no other constraints. A key stays if
+        all of its columns are replicated, unmasked or hashed.
 
         Raises:
-            InvalidError: A column that the filter names is not there, or cannot be masked in this way.
+            InvalidError: The filter names a missing column, or a mask that does not fit its column.
         """
         self._refuse_absent(layout)
         kept = tuple(map(self._projected, self.kept(layout)))
         names = {column.name for column in kept}
         masks = {name: self.mask_of(name) for name in layout.primary_key}
-        is_told_apart = all(name in names and (mask is None or mask.kind == HASH) for name, mask in masks.items())
-        return Layout(kept, layout.primary_key if is_told_apart else ())
+        is_distinct = all(name in names and (mask is None or mask.kind == HASH) for name, mask in masks.items())
+        return Layout(kept, layout.primary_key if is_distinct else ())
 
     def kept(self, layout: Layout) -> list[Column]:
         """Return the columns that the replica has, in the order of the master's table."""
@@ -121,13 +121,13 @@ class TableFilter:
 
 @dataclass(frozen=True, slots=True)
 class RowFilters:
-    """What a replica holds of the tables that it has not whole.
+    """The filters of a replica's partly replicated tables.
 
     Attributes:
         tables: A filter for each of these tables.
-        key_file: Path of the file with the key of hashes; "" where nothing is hashed.
-        key_mark: What tells its content from another key.
-        changes: Tables that it names get these filters in place of theirs, in a replica that has others.
+        key_file: Path of the file with the key of hashes; "" without hashes.
+        key_mark: Fingerprint of the key.
+        changes: They replace the replica's filters of the tables that they name.
     """
 
     tables: tuple[TableFilter, ...] = ()
@@ -143,7 +143,7 @@ class RowFilters:
         return bool(self.tables)
 
     def of(self, table: Name) -> TableFilter | None:
-        """Return the filter of a table, None if the replica has all of it."""
+        """Return the filter of a table, None if the replica has it whole."""
         return self._by_name.get(table.folded)
 
     def only(self, tables: Iterable[Name]) -> RowFilters:
@@ -161,7 +161,7 @@ class RowFilters:
         return {name: chosen.projected(layout) if chosen else layout for name, (chosen, layout) in found.items()}
 
     def is_same(self, other: RowFilters) -> bool:
-        """Say whether other filters let the same pass; names may be written in other cases of letters."""
+        """Return whether other filters are the same, comparing names case-insensitively."""
         return self.key_mark == other.key_mark and self._folded() == other._folded()
 
     def _folded(self) -> set[tuple[object, ...]]:
@@ -176,7 +176,7 @@ class RowFilters:
         }
 
     def named_as(self, tables: Iterable[Name]) -> RowFilters:
-        """Return the filters with tables as they are really called.
+        """Return the filters with full names of tables.
 
         Raises:
             InvalidError: There is no such table.
@@ -204,17 +204,17 @@ def row_filters(
     *,
     changes: bool = False,
 ) -> RowFilters | None:
-    """Read filters as options say them; None if they say nothing. A key alone says where the key is now.
+    """Parse the options of filters; None without any. A key alone is a new path of the same key.
 
     Args:
         where: Conditions, as "orders: region = 'EU'".
         columns: Columns, as "users: id, name".
         masks: Masks, as "users: email = hash".
         mask_key: File with the key of hashes. It is not copied; its path is remembered.
-        changes: Tables of a replica get these instead of the filters that they have, and only they are made anew.
+        changes: Replace the replica's filters of the named tables, and rebuild only these tables.
 
     Raises:
-        InvalidError: A text is written in another way, or says something twice.
+        InvalidError: A text has another form, or names something twice.
     """
     if not where and not columns and not masks and mask_key is None:
         return None

@@ -1,6 +1,6 @@
-"""A step: transactions that a replica applies in one transaction of its own, and the actions for them.
+"""A step: the transactions that a replica applies in one own transaction, and the actions for them.
 
-How much the steps of a replication hold.
+Statistics of the steps of a replication.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a run of transactions did to one table.
+    """The changes of consecutive transactions to one table.
 
     Attributes:
-        reads: Where the row images are that count, in commit order.
+        reads: Files and ticks of the row images that count, in commit order.
         added: Number of +1 images in `reads`; `removed`: number of -1 images.
-        cleared: Rows the table must have at the start because all of them were removed; None where they stay.
+        cleared: Number of rows that the table must have at the start, as all of them were removed; None if they stay.
     """
 
     table: Name
@@ -82,7 +82,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Transactions that are applied in one transaction of the replica, together with the position behind them.
+    """Transactions that the replica applies in one transaction, together with the position after them.
 
     Attributes:
         transactions: In commit order; those rolled back or accepted among them do nothing.
@@ -90,15 +90,15 @@ class Step:
         marks: The batches the transactions come from, in order.
         catalog: Name that DDL text of the step gives the database.
         skipped: Ticks of accepted transactions among `transactions`.
-        digests: What tables hold in the master after the last transaction: those that were changed by batches which end
-            in the step. None where no batch says it.
-        undigested: Those of which a batch says that the master does not know it.
-        repaired: Tables that were repaired: they hold what `digests` says, whatever the replica knew before.
-        retried: Ticks of accepted transactions that are applied after all.
-        footer: What the last batch that ends in the step says it contains; None if none ends in it.
-        is_start: Nothing is committed up to its position: the step goes back to where the log begins.
-        given: What a replica of chosen rows does instead of what the transactions say; None for their own actions.
-        filters: Which rows, columns and values it holds from then on; None for those that it has.
+        digests: The master's digests after the last transaction, of tables changed by batches that end in the step.
+            None for a table whose batch names no digest.
+        undigested: Tables whose digest is unknown to the master, by a batch.
+        repaired: Repaired tables: their digests are those of `digests`, not those that the replica had.
+        retried: Ticks of accepted transactions that the step applies.
+        footer: Contents by the footer of the last batch that ends in the step; None if none ends in it.
+        is_start: The step goes back to the start of the log, before any commit.
+        given: Actions of a replica of chosen rows, instead of the transactions' own; None for their own.
+        filters: New filters of the replica; None to keep its own.
     """
 
     transactions: Sequence[Transaction]
@@ -132,16 +132,16 @@ class Step:
 
     @property
     def position(self) -> Position:
-        """Where the replica stands afterwards."""
+        """The replica's position afterwards."""
         return Position(self.mark.history, self.last, self.mark.batch, self.mark.chain)
 
     @property
     def clock(self) -> datetime | None:
-        """Commit time of the last transaction that was committed, None if none was."""
+        """Commit time of the last committed transaction, None without one."""
         return next((t.committed for t in reversed(self.transactions) if t.committed is not None), None)
 
     def clock_after(self, before: datetime | None) -> datetime | None:
-        """Return the commit time of the last transaction that the replica holds then; None before the first."""
+        """Return the commit time of the last transaction that the replica holds afterwards; None before the first."""
         return None if self.is_start else self.clock or before
 
     @property
@@ -151,7 +151,7 @@ class Step:
 
     @property
     def names_digests(self) -> bool:
-        """Whether a batch says what some table holds."""
+        """Whether a batch names any digest."""
         return any(digest for name, digest in self.digests.items() if name not in self.repaired)
 
     @property
@@ -177,15 +177,15 @@ class Step:
         return sum(change.rows for change in self.applied.changes)
 
     def actions(self) -> tuple[Action, ...]:
-        """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
+        """Actions in order: DDL as recorded, and all changes between two DDL statements folded."""
         return actions_of(self.applied, self.files) if self.given is None else self.given
 
     def schema_changes(self) -> Iterator[Ddl]:
-        """What is said of the schema, in its order."""
+        """Schema statements, in order."""
         return (record for t in self.applied.objects for record in t.records if isinstance(record, Ddl))
 
     def halves(self) -> tuple[Step, Step]:
-        """Cut the step of two or more transactions into two that are half as long."""
+        """Cut the step of two or more transactions into halves."""
         return self.cut(len(self.transactions) // 2)
 
     def joined(self, step: Step) -> Step:
@@ -204,7 +204,7 @@ class Step:
         )
 
     def cut(self, count: int) -> tuple[Step, Step]:
-        """Cut the step behind its first transactions."""
+        """Cut the step after its first transactions."""
         first, second = self.transactions[:count], self.transactions[count:]
         return replace(self, transactions=first, digests={}, footer=None), replace(self, transactions=second)
 
@@ -213,13 +213,13 @@ class Step:
         return self.cut(Transactions.of(self.transactions).place(tick))[0]
 
     def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
-        """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.
+        """Cut a step that breaks a foreign key before each transaction that deletes from a table after its child.
 
-        Engines that still see a child row that was deleted in the same transaction cannot remove both in one step.
+        Some engines still see a child row that the same transaction deleted, so they cannot remove both in one step.
         If that gives no cut, the step is cut in halves.
 
         Args:
-            parents: For each table those that its foreign keys refer to.
+            parents: Tables that each table's foreign keys refer to.
         """
         parts: list[list[Transaction]] = [[]]
         referred: set[Name] = set()
@@ -240,7 +240,7 @@ class Step:
 
 
 def tables_of(records: Iterable[Record]) -> tuple[Name, ...]:
-    """Return the tables whose rows a transaction changes."""
+    """Return the tables with row changes in a transaction."""
     return tuple(dict.fromkeys(record.table for record in records if isinstance(record, Change | Clear)))
 
 
@@ -279,12 +279,12 @@ def _add_change(run: _TableRun, first: int, last: int, change: Change) -> None:
 
 
 def _add_clear(run: _TableRun, clear: Clear) -> None:
-    """Everything before a clear is gone; its count, less what came in before it, is what the replica must hold."""
+    """Drop all changes before a clear; the replica must hold its count less the rows added before it."""
     before = clear.removed - run.added + run.removed
     if run.cleared is None:
         run.cleared = before
     elif run.added - run.removed != clear.removed:
-        message = f"table {clear.table} was cleared of {clear.removed} rows, the log had {run.added - run.removed}"
+        message = f"table {clear.table} was cleared of {clear.removed} rows, the log added {run.added - run.removed}"
         raise CorruptError(message)
     run.reads.clear()
     run.added = run.removed = 0

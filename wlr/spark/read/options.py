@@ -1,6 +1,6 @@
-"""The options of a read as Spark passes them: every value is text, names are in any case.
+"""The options of a read from Spark: every value is text, names are case-insensitive.
 
-What the options of a read mean in the farm: the table, its columns, the last transaction that counts.
+Resolves the options in the farm: the table, its columns, the last transaction that counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KNOWN = {
     *_OF_A_FEED,
 }
 _TOGETHER = (_OF_A_TABLE, ("from_tick", "from_time"), ("to_tick", "to_time"))
-# Names of options that readers of Delta tables have, and ours.
+# Names of options of Delta readers, and ours.
 _IN_DELTA = {
     "versionasof": "tick",
     "timestampasof": "time",
@@ -54,14 +54,14 @@ _PARTITIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for.
+    """The request of a read.
 
     Attributes:
-        table: Name of the table, in the case in which it was typed.
+        table: Name of the table as typed.
         stop: The moment as of which a table is read; the end of a change feed.
         changes: Read the change feed, from tick `first` on, or from the first transaction at or after a time `since`.
-        batches_max: Most log files in one micro-batch of a stream; None for all.
-        partitions: Most tasks of a read, about.
+        batches_max: Maximal number of log files in one micro-batch of a stream; None for all.
+        partitions: Approximate maximal number of tasks of a read.
         pushdown: Use Spark's filter pushdown.
         verify: Compare every data file with its checksum, which reads all of it once.
     """
@@ -124,13 +124,13 @@ def _known(unknown: str) -> str:
 
 def _add(missing: str, options: Mapping[str, str]) -> str:
     if not options:
-        # Spark does not ask for the columns of a table that says them itself.
+        # Spark does not request the columns of a table that declares them.
         return "If it is a table of Spark's catalog: create it with OPTIONS (…) and without columns."
     return f'Add .option("{missing}", …).'
 
 
 def _refuse_others(options: Mapping[str, str], changes: bool) -> None:
-    """Refuse options that would have no effect: whoever gives them expects one."""
+    """Refuse options without an effect."""
     for name in _OF_A_TABLE if changes else _OF_A_FEED:
         if name in options:
             reason = (
@@ -170,7 +170,7 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
 
 
 def _nested(storage: Mapping[str, str]) -> dict[str, Any]:
-    """Put `client_kwargs.region_name` inside `client_kwargs`, as s3fs wants it."""
+    """Put `client_kwargs.region_name` inside `client_kwargs`, as s3fs requires."""
     options: dict[str, Any] = {}
     for name, text in storage.items():
         *outer, last = name.split(".")
@@ -186,13 +186,13 @@ def _nested(storage: Mapping[str, str]) -> dict[str, Any]:
 
 
 class FoundTable:
-    """The table that the options of a read name.
+    """The resolved table of a read.
 
     Attributes:
-        table: Name of the table as it is written in the log.
+        table: Name of the table in the log.
         first: The first transaction that counts in a change feed; None for the beginning of the log.
         tick: The last transaction that counts.
-        contents: What the table holds then, so that the log is read once for a query; None for a change feed.
+        contents: Contents of the table then, so that a query reads the log once; None for a change feed.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -202,7 +202,7 @@ class FoundTable:
         self.table, contents, self.tick = contents_at(database, str(options.table), stop)
         self.first = options.first
         if options.since is not None:
-            # What was committed at that very time counts, too.
+            # Transactions committed at exactly that time count, too.
             self.first = tick_at(database, Stop(until=options.since - timedelta(microseconds=1))) + 1
         self.layout = contents.layout
         self.contents: TableContents | None = None
@@ -212,7 +212,7 @@ class FoundTable:
 
     @property
     def schema(self) -> StructType:
-        """The columns that can be read."""
+        """The readable columns."""
         if not self.options.changes:
             return table_schema(self.layout)
         columns = [(feed_column(column.name), column.type) for column in self.layout.stored]
@@ -220,7 +220,7 @@ class FoundTable:
         return spark_schema([*columns, tick, weight, (CHANGE_TYPE, "VARCHAR"), *others])
 
     def check(self, schema: StructType) -> None:
-        """Refuse a schema given by the user if a column does not exist, has another type, or is not nullable."""
+        """Refuse a user's schema with a missing, differently typed or not nullable column."""
         there = {field.name: field.dataType for field in self.schema.fields}
         for field in schema.fields:
             if field.name not in there:
@@ -230,4 +230,4 @@ class FoundTable:
                 message = f"column {field.name} of {self.table} is {there[field.name].simpleString()}"
                 raise InvalidError(f"{message}, not {field.dataType.simpleString()}")
             if not field.nullable:
-                raise InvalidError(f"column {field.name} of {self.table} has to be nullable in a schema for Spark")
+                raise InvalidError(f"column {field.name} of {self.table} must be nullable in a schema for Spark")

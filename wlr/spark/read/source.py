@@ -2,11 +2,11 @@
 
 Tables of Spark's catalog: `CREATE TABLE … USING dbfarm OPTIONS (…)`.
 
-When Spark reads such a table, it gives the source none of the table's options, only the schema that the catalog keeps
-(tried with Spark 4.3.0). So the columns carry the options in their metadata. Options of the read itself, as in `SELECT
-* FROM orders WITH (tick = 3)`, arrive as ever and take precedence.
+When Spark reads such a table, it passes the source none of the table's options, only the catalog's schema (tried with
+Spark 4.3.0). So the metadata of the columns holds the options. Options of the read itself, as in `SELECT * FROM orders
+WITH (tick = 3)`, are passed as usual and take precedence.
 
-The change feed as a stream: log files are its offsets, so that a restart reads each exactly once.
+The change feed as a stream: log files are its offsets, so a restart reads each exactly once.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class FarmDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types that mypy follows.
-    """Reads a table of a farm database, or the changes of one, on any farm URL.
+    """Reads a table of a farm database, or its changes, on any farm URL.
 
     Register it with `spark.dataSource.register(wlr.spark.FarmDataSource)`, then `spark.read.format("dbfarm")`. The
-    package has to be installed where Spark's Python workers run. docs/spark.md lists the options.
+    package must be installed where Spark's Python workers run. docs/spark.md lists the options.
     """
 
     _found: FoundTable | None = None
@@ -72,7 +72,7 @@ class FarmDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types 
             return FarmStreamReader(found, schema)
 
     def _find(self, options: Mapping[str, str], *, is_stream: bool = False) -> FoundTable:
-        # Spark keeps this object for the whole query, so that all parts of the query see the same moment.
+        # Spark keeps this object for the whole query, so all parts of the query see the same moment.
         if self._found is None:
             self._found = FoundTable(read_options(options))
         if is_stream and not self._found.options.changes:
@@ -93,7 +93,7 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
             return self._changes() if self.found.options.changes else self._table()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # If there are no tasks, Spark makes one of its own.
+        # Without tasks, Spark makes its own task.
         return partition.read(self.job) if isinstance(partition, ReadTask) else iter(())
 
     def _table(self) -> list[ReadTask]:
@@ -109,7 +109,7 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
         if first is not None and first > last:
             return []
         database = options.place.open()
-        # The first transaction of a history can be the first of a feed, as nothing is wanted of what was before it.
+        # A feed can start with the first transaction of a history, as it needs nothing before it.
         batches = log_reader.batches_of(database, first or 1, last, after=first)
         plan = plan_feed(database, batches, self.found.table, (first or 1, last))
         return feed_tasks(self.found.layout, plan, options.partitions)
@@ -118,7 +118,7 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
 class FilteringReader(FarmReader):
     """A reader that leaves out rows that Spark would only drop.
 
-    A class of its own, because Spark refuses a reader that takes filters unless its setting
+    A separate class, because Spark refuses a reader that accepts filters unless its setting
     `spark.sql.python.filterPushdown.enabled` is on.
     """
 
@@ -126,58 +126,58 @@ class FilteringReader(FarmReader):
         self.job = replace(self.job, conditions=types.conditions(filters_, self.job.schema))
         if self.found.options.changes:
             self.ticks = types.tick_range(filters_)
-        # Spark applies all filters again: those applied here only save work.
+        # Spark applies all filters again: filters applied here only save work.
         return filters_
 
 
 _KEY = "dbfarm"
-# What Spark itself says of a table that is created; it gives every option a second time with the prefix.
+# Spark's own options for a new table; it passes every option a second time with the prefix.
 _PROVIDER, _PREFIX = "provider", "option."
 _SPARKS_OWN = {_PROVIDER, "owner", "comment", "location", "path", "collation", "external", "table_type"}
 _STORAGE = "storage."
 
 
 def is_created(options: Mapping[str, str]) -> bool:
-    """Say whether Spark asks for the columns of a table that it is about to create."""
+    """Return whether Spark requests the columns of a table that it is about to create."""
     return _PROVIDER in options
 
 
 def carrying(schema: spark.StructType, options: Mapping[str, str]) -> spark.StructType:
-    """Return a schema that carries options."""
+    """Return a schema with options in its metadata."""
     metadata = {_KEY: dict(options)}
     return spark.StructType([spark.StructField(f.name, f.dataType, f.nullable, metadata) for f in schema.fields])
 
 
 def carried(schema: spark.StructType) -> dict[str, str]:
-    """Return the options that a schema carries; can be empty."""
+    """Return the options in a schema's metadata; can be empty."""
     return dict(next((field.metadata[_KEY] for field in schema.fields if _KEY in (field.metadata or {})), {}))
 
 
 def options_given(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a statement CREATE TABLE gives.
+    """Return the options of a CREATE TABLE statement.
 
     Raises:
-        InvalidError: One of them would be shown to everybody who reads the catalog.
+        InvalidError: An option would reveal a secret to readers of the catalog.
     """
     given = {name: value for name, value in options.items() if not name.startswith(_PREFIX)}
     given = {name: value for name, value in given.items() if name not in _SPARKS_OWN}
     if secret := next((name for name in given if name.startswith(_STORAGE)), None):
         hint = "Set the variables of the store, such as AWS_ACCESS_KEY_ID, or create a temporary view instead."
         raise InvalidError(
-            f"a table of Spark's catalog has no option {secret!r}: everybody can read it there", hint=hint
+            f"a table of Spark's catalog has no option {secret!r}: every user of the catalog can read it", hint=hint
         )
     return given
 
 
 # {"batch": number of the last log file that was read, "chain": its chain hash}, and "first", a tick, until the stream
-# has reached it. A query that is started again goes on from its checkpoint, whatever its options say then.
+# has reached it. A restarted query continues from its checkpoint, regardless of its options.
 Offset = dict[str, Any]
 
 
 class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Reads log file after log file.
 
-    The offset carries the chain hash: a farm that was restored from another past has another one and is refused.
+    The offset holds the chain hash: a farm that was restored from a backup has another one and is refused.
     """
 
     def __init__(self, found: FoundTable, schema: StructType) -> None:
@@ -198,7 +198,7 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if number not in numbers:
                 return _offset(database, number - 1, first)
             batch, _ = database.read_batch(number)
-            # Whatever was before the oldest log file, the stream begins with it.
+            # The stream begins with the oldest log file, even if older ones were pruned.
             return {"batch": number - 1, "chain": batch.previous, "first": batch.first if first is None else first}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -257,7 +257,7 @@ def _offset(database: FarmDatabase, number: int, first: int | None) -> Offset:
 
 def _other_past(database: FarmDatabase, number: int) -> CorruptError:
     return CorruptError(
-        f"batch {number} of {database.url} is not the one that the stream has seen",
-        hint="The master was restored from another past: begin a new stream, with a new checkpoint.",
+        f"batch {number} of {database.url} differs from the one that the stream has read",
+        hint="The master was restored from a backup: begin a new stream, with a new checkpoint.",
         path=database.url,
     )

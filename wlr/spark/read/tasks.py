@@ -1,4 +1,4 @@
-"""The tasks of a read, independent of each other: each fetches some files and gives their rows."""
+"""The independent tasks of a read: each fetches some files and yields their rows."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 # Rows in a row group of DuckDB; a slice that ends inside a row group reads all of it.
 _GROUP_ROWS = 122_880
-# Fewer rows are not worth a task; more net changes than a bucket's are worth one more task.
+# Fewer rows are not worth a task; more net changes than a bucket's are worth another task.
 TASK_ROWS = 4 * _GROUP_ROWS
 _BUCKET_ROWS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """What all tasks of a read have in common.
+    """The shared data of all tasks of a read.
 
     Attributes:
         place: The farm.
-        schema: The columns that Spark wants.
+        schema: The requested columns.
         is_checked: Data files are compared with their checksums.
         conditions: Conditions on the rows.
     """
@@ -52,11 +52,11 @@ class ReadJob:
 
     @property
     def wanted(self) -> list[str]:
-        """Names of the columns that Spark wants, in its order."""
+        """Names of the requested columns, in Spark's order."""
         return [field.name for field in self.schema.fields]
 
     def sql(self, layout: Layout, stored: str) -> str:
-        """Return the query that gives Spark the rows of a table, selected as stored."""
+        """Return the query that converts the stored rows of a table for Spark."""
         return query.output_sql(layout, self.wanted, stored, spark_sql, self.conditions)
 
 
@@ -65,7 +65,7 @@ class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no typ
     """A part of a read.
 
     Attributes:
-        checks: Paths of the data files that this task compares with their checksums; other tasks compare the others.
+        checks: Paths of the data files that this task compares with their checksums; other tasks compare the rest.
     """
 
     checks: frozenset[str] = field(default=frozenset(), kw_only=True)
@@ -92,7 +92,7 @@ class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no typ
         return {}
 
     def read(self, job: ReadJob) -> Iterator[pa.RecordBatch]:
-        """Give the rows of the task."""
+        """Yield the rows of the task."""
         schema = to_arrow_schema(job.schema, timezone="UTC")
         with speaking(), files_of(job.place, is_checked=job.is_checked, only=self.checks) as files:
             files.fetch_snapshot(*self.snapshot_files())
@@ -101,9 +101,9 @@ class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no typ
 
 
 def checking(tasks: Sequence[ReadTask]) -> list[ReadTask]:
-    """Let every data file be compared with its checksum once: by the first task that reads it.
+    """Assign the checksum comparison of every data file to the first task that reads it.
 
-    A query whose first task fails gives no rows of the others: Spark runs them in order where it does not run them all.
+    If the first task of a query fails, the query returns no rows: Spark runs tasks in order if it does not run all.
     """
     seen: set[str] = set()
     made = []
@@ -118,7 +118,7 @@ def checking(tasks: Sequence[ReadTask]) -> list[ReadTask]:
 
 @dataclass(frozen=True)
 class SnapshotTask(ReadTask):
-    """Rows of a snapshot that are still there."""
+    """The remaining rows of a snapshot."""
 
     contents: TableContents
     slice: FileSlice
@@ -135,7 +135,7 @@ class SnapshotTask(ReadTask):
 
 @dataclass(frozen=True)
 class NetTask(ReadTask):
-    """One bucket of what the log adds to the snapshot in the end."""
+    """One bucket of the net rows that the log adds to the snapshot."""
 
     contents: TableContents
     bucket: int
@@ -153,7 +153,7 @@ class NetTask(ReadTask):
 
 @dataclass(frozen=True)
 class LogTask(ReadTask):
-    """Rows of some files of the log, where nothing was ever removed."""
+    """Rows of some files of a log without removals."""
 
     contents: TableContents
 
@@ -165,12 +165,12 @@ class LogTask(ReadTask):
 
 
 def table_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
-    """Cut a table as of a moment into about `partitions` tasks at most; none if the table has no rows."""
+    """Cut a table as of a moment into at most about `partitions` tasks; none if the table has no rows."""
     return checking([*_snapshot_tasks(contents, partitions), *_log_tasks(contents, partitions)])
 
 
 def _snapshot_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
-    # If rows were removed, every task folds the log: together they should not fold more than they read.
+    # With removed rows, every task folds the log: all tasks together should not fold more than they read.
     images = contents.added + contents.removed if contents.removed else 0
     rows = sum(file.rows for file in contents.files)
     step = max(TASK_ROWS, images, -(-rows // partitions))
@@ -195,7 +195,7 @@ def _log_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
 
 
 def _runs(reads: Sequence[Read], partitions: int) -> list[list[Read]]:
-    """Group files that follow each other into runs that are worth a task."""
+    """Group consecutive files into runs that are worth a task."""
     rows = sum(read.file.file.rows for read in reads)
     return grouped(reads, lambda read: read.file.file.rows, max(TASK_ROWS, -(-rows // partitions)))
 
@@ -233,7 +233,7 @@ class ChangesTask(ReadTask):
 
 @dataclass(frozen=True)
 class RemovedTask(ReadTask):
-    """All that a table held when it was cleared, dropped or replaced."""
+    """The rows of a table when it was cleared, dropped or replaced."""
 
     layout: Layout
     contents: TableContents
@@ -250,7 +250,7 @@ class RemovedTask(ReadTask):
 
     def sql(self, job: ReadJob, files: LocalCopies) -> str:
         images = query.held_sql(query.rows_sql(self.contents, files.local), self.transaction.tick, -1)
-        # What such a transaction adds is new, whatever its key.
+        # The rows that such a transaction adds are new, with any key.
         old = self.contents.layout
         return query.feed_sql(self.layout, old, job.wanted, images, spark_sql, job.conditions, has_updates=False)
 
@@ -258,7 +258,7 @@ class RemovedTask(ReadTask):
 def feed_tasks(layout: Layout, plan: FeedPlan, partitions: int) -> list[ReadTask]:
     """Cut a change feed, in the columns of `layout`, into about `partitions` tasks.
 
-    Each task knows the transactions of its own files only.
+    Each task has only the transactions of its own files.
     """
     tasks: list[ReadTask] = [RemovedTask(layout, rows.contents, rows.transaction) for rows in plan.removed]
     for run_ in _runs(plan.reads, partitions):

@@ -1,7 +1,7 @@
-"""DuckDB's types and values in Spark: the schema of a table, and the SQL that makes Spark's values of stored ones.
+"""DuckDB's types and values in Spark: the schema of a table, and the SQL that converts stored values.
 
-A value arrives exactly or not at all: a type that Spark does not have becomes another one that holds its values, mostly
-text; a value that none of Spark's types can hold is an error. docs/spark.md has the table.
+A value arrives exactly or not at all: a type that Spark lacks becomes another one that holds its values, mostly text; a
+value that no type of Spark can hold is an error. docs/spark.md has the table.
 
 Spark's filters as conditions in DuckDB's SQL, if both mean the same; Spark applies all of them again.
 """
@@ -29,7 +29,7 @@ def spark_schema(columns: list[tuple[str, str]]) -> spark.StructType:
     """Return the schema that columns, given as names and types as declared, have in Spark.
 
     Raises:
-        UnsupportedError: A column has a type that is not known; the message names it.
+        UnsupportedError: A column has an unknown type; the message names it.
     """
     fields = []
     for name, declared in columns:
@@ -47,7 +47,7 @@ def table_schema(layout: Layout) -> spark.StructType:
 
 
 def spark_sql(column: Column, stored: str) -> str:
-    """Return the SQL that turns a column's stored value into Spark's."""
+    """Return the SQL that converts a column's stored value to Spark's."""
     return _spark_sql(_parsed(column.type), stored, column.name, 0)
 
 
@@ -82,8 +82,8 @@ def _spark_sql(parsed: ColumnType, value: str, name: str, depth: int) -> str:
     if _is_plain(parsed):
         return value
     if parsed.row.spark_refuses_infinity:
-        says = literal(f"column {name} holds a value that Spark does not have: ")
-        # The value is part of the message so that the error is not raised before there is one.
+        says = literal(f"column {name} holds a value that Spark cannot represent: ")
+        # The value is part of the message, so DuckDB cannot evaluate the error in advance.
         return f"CASE WHEN {value} IS NULL OR isfinite({value}) THEN {value} ELSE error({says} || {value}::VARCHAR) END"
     if parsed.row.spark_as is not None:
         return f"CAST({value} AS {parsed.row.spark_as})"
@@ -104,14 +104,14 @@ def _spark_sql(parsed: ColumnType, value: str, name: str, depth: int) -> str:
 
 
 def _is_plain(parsed: ColumnType) -> bool:
-    """Say whether Spark takes stored values as they are."""
+    """Return whether Spark accepts stored values unchanged."""
     if _is_odd_map(parsed) or parsed.row.spark_as is not None or parsed.row.spark_refuses_infinity:
         return False
     return all(_is_plain(member) for _, member in parsed.fields)
 
 
 def _is_odd_map(parsed: ColumnType) -> bool:
-    """Say whether it is a map whose keys hold maps."""
+    """Return whether it is a map whose keys hold maps."""
     return parsed.kind == "MAP" and parsed.fields[0][1].holds(lambda row: row.name == "MAP")
 
 
@@ -132,13 +132,13 @@ _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
 def conditions(filters: Iterable[api.Filter], schema: spark.StructType) -> tuple[str, ...]:
-    """Return conditions for those filters that have one, on columns as Spark gets them."""
+    """Return the conditions of translatable filters, on Spark's columns."""
     found = (_condition(wanted, schema) for wanted in filters)
     return tuple(condition for condition in found if condition is not None)
 
 
 def tick_range(filters: Iterable[api.Filter]) -> tuple[int | None, int | None]:
-    """Return the first and the last tick that filters on `_tick` allow; None where they set no limit."""
+    """Return the first and the last tick that filters on `_tick` allow; None without a limit."""
     firsts, lasts = [], []
     for wanted in filters:
         if getattr(wanted, "attribute", None) != ("_tick",) or type(getattr(wanted, "value", None)) is not int:
@@ -182,7 +182,7 @@ def _condition(wanted: api.Filter, schema: spark.StructType) -> str | None:
 
 
 def _value(value: Any, wanted: spark.DataType) -> str | None:
-    """Return the SQL of a value if both engines compare it in the same way; None otherwise."""
+    """Return the SQL of a value if both engines compare it alike; None otherwise."""
     if isinstance(wanted, _INTEGERS) and type(value) is int:
         return str(value)
     if isinstance(wanted, spark.StringType) and isinstance(value, str) and "\0" not in value:

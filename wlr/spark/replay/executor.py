@@ -1,7 +1,7 @@
 """The executor that gives large work on a Parquet replica to Spark, whose tasks run the kernel.
 
 A routing task reads some data files of the farm and writes a Parquet file for each base file that they touch. Spark
-carries these files to the task of that base file as opaque bytes. So every type survives, base files never pass
+transports these files to the task of that base file as opaque bytes. So every type survives, base files never pass
 through the JVM, and a row is read once before it is merged.
 """
 
@@ -31,14 +31,14 @@ _TASKS_PER_CORE = 2
 
 @dataclass(slots=True)
 class SparkExecutor:
-    """Gives large work to Spark, and small work, and what needs a whole table at once, to this process.
+    """Gives large work to Spark, and small work, or work on a whole table at once, to this process.
 
     Attributes:
         local: The executor of this process.
         url: Path or URL of the replica.
         storage_options: Options of the replica's file system.
         jobs: Spark's jobs.
-        from_rows: Row images, and rows in the files they may touch, from which on Spark does the work.
+        from_rows: Least number of row images, and of rows in the files they may touch, for Spark.
     """
 
     local: Executor
@@ -56,14 +56,14 @@ class SparkExecutor:
         if not there:
             return self.local.merge(here, fetch)
         with ThreadPoolExecutor(1, "wlr merges") as pool:
-            # This process would be idle while Spark works.
+            # This process is idle while Spark works.
             here_merged = pool.submit(self.local.merge, here, fetch)
             there_merged = self._merge(there)
         found = {True: iter(there_merged), False: iter(here_merged.result())}
         return [next(found[is_there]) for is_there in are_there]
 
     def _merge(self, jobs: Sequence[MergeJob]) -> list[MergedFiles]:
-        """Merge all tables in one job of Spark: small ones together cost little more than one."""
+        """Merge all tables in one job of Spark: several small ones cost little more than one."""
         from wlr.spark.replay.tasks import MergeTask, MergeWork, RouteTask, TableMerge, merged_of
 
         slots = numbered(_slots(job) for job in jobs)
@@ -79,7 +79,7 @@ class SparkExecutor:
             tasks=route_tasks([job.change.reads for job in jobs], self.jobs.cores),
         )
         routed = self.jobs.numbered(len(work.tasks), RouteTask(work))
-        # One task may merge several base files: few base files are worth the start of a task.
+        # One task merges several base files, because starting a task per base file is too slow.
         tasks = min(slots[-1].stop, _TASKS_PER_CORE * self.jobs.cores)
         frame = self.jobs.gathered(routed, tasks, MergeTask(work))
         text = f"merge {shown([job.table for job in jobs])} up to tick {work.tick}"
@@ -117,12 +117,12 @@ def _slots(job: MergeJob) -> int:
 
 
 def _assembled(job: MergeJob, slots: range, found: Mapping[int, tuple[Merged, tuple[FilePart, ...]]]) -> MergedFiles:
-    # Files of new rows come behind those of a bag.
+    # Files of new rows come after those of a bag.
     first = 0 if job.table.key else len(job.parts)
     return assemble(job.parts, {first + number - slots.start: found[number] for number in slots if number in found})
 
 
 def _can_be_shared_out(job: MergeJob) -> bool:
-    # Copies of a bag's row may be in any of its files: one place decides which of them are removed.
+    # Copies of a bag's row may be in any of its files: this process decides which of them are removed.
     needs_whole_table = not job.table.key and bool(job.change.removed)
     return not needs_whole_table and not any(read.is_local for read in job.change.reads)

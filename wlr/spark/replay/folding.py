@@ -25,7 +25,7 @@ class SparkFold:
     """Folds the changes of tables in Spark's tasks, all in one job, and fetches the net changes.
 
     Attributes:
-        limits: How much a step may hold; the target applies all of it in one transaction.
+        limits: Size limits of a step, which the target applies in one transaction.
         jobs: Spark's jobs.
         work: Folder for the net changes.
     """
@@ -56,7 +56,7 @@ class SparkFold:
         tables = tuple(TableFold(table, own) for (table, _), own in zip(changes, buckets, strict=True))
         work = FoldWork(tables, self.jobs.farm, tasks)
         routed = self.jobs.numbered(len(work.tasks), ScatterTask(work))
-        # Small tables share the tasks that fold them.
+        # Small tables share folding tasks.
         folded = self.jobs.gathered(routed, -(-sum(images) // _BUCKET_ROWS), GatherTask(work))
         tick = max(change.reads[-1].last for _, change in changes)
         text = f"fold {shown([of.table for of in tables])} up to tick {tick}"
@@ -70,5 +70,5 @@ class SparkFold:
         return files
 
     def close(self) -> None:
-        """Stop a session that was started for this."""
+        """Stop a session that this object started."""
         self.jobs.close()

@@ -1,4 +1,4 @@
-"""Spark's jobs of one replay: a session that exists or is started with the first job, and what all jobs share."""
+"""Spark's jobs of one replay: an existing session, or one started with the first job, and the jobs' shared data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from wlr.spark.replay.rows import SparkTask
     from wlr.spark.session import SparkHandle
 
-# About as many row images as one task routes at most: few enough for its memory, enough to be worth a task.
+# Approximate maximum of row images per routing task: few enough for its memory, enough to be worth a task.
 _ROUTED_ROWS = 1_000_000
 
 
 @dataclass(slots=True)
 class Jobs:
-    """Builds and runs the jobs of a replay. pyspark is imported with the first one.
+    """Builds and runs the jobs of a replay. The first one imports pyspark.
 
     Attributes:
         database: The farm's database.
@@ -40,7 +40,7 @@ class Jobs:
 
     @property
     def spark(self) -> SparkSession:
-        """The session; one is started unless the program has one."""
+        """The session; started unless the program has one."""
         from wlr.spark.session import spark_session
 
         if self._session is None:
@@ -49,12 +49,12 @@ class Jobs:
 
     @property
     def farm(self) -> FarmPlace:
-        """Where tasks find the farm."""
+        """The farm, for tasks."""
         return FarmPlace(self.database.url, None, for_tasks(self.database.storage_options))
 
     @property
     def cores(self) -> int:
-        """How many tasks can run at once."""
+        """Number of tasks that can run at once."""
         from wlr.spark.session import cores
 
         return cores(self.spark)
@@ -79,12 +79,12 @@ class Jobs:
         """Run a job and give the payloads of its tasks with their numbers.
 
         Args:
-            frame: What to run.
-            text: What it does, for Spark's user interface.
-            streamed: Fetch the payloads one task after the other, because all together may not fit into memory.
+            frame: The job.
+            text: Its description, for Spark's user interface.
+            streamed: Fetch the payloads task by task, because all together may not fit into memory.
 
         Raises:
-            StepError, FarmError: As a task met it.
+            StepError, FarmError: The error of a task.
             UnavailableError: Spark failed.
         """
         from wlr.spark.replay.rows import load_error
@@ -103,7 +103,7 @@ class Jobs:
             yield
 
     def close(self) -> None:
-        """Stop a session that was started for this."""
+        """Stop a session that this object started."""
         if self._session is not None and self._session.started:
             self._session.spark.stop()
 
@@ -121,7 +121,7 @@ def shown(tables: Sequence[TargetTable]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task reads of one table.
+    """The reads of one task in one table.
 
     Attributes:
         table: Number of the table in the job.
@@ -132,11 +132,11 @@ class Share:
 
 
 def route_tasks(tables: Sequence[Sequence[Read]], at_once: int = 1) -> tuple[tuple[Share, ...], ...]:
-    """Gather the reads of tables into tasks that route about the same number of images: all of them end together.
+    """Distribute the reads of tables over tasks with about the same number of images, which end together.
 
     Args:
-        tables: What is read of each table.
-        at_once: How many tasks may run at once. Tables are shared out among so many of them, however small they are.
+        tables: The reads of each table.
+        at_once: Number of tasks that may run at once; even small tables are distributed over so many tasks.
     """
     reads = [(table, read) for table, reads in enumerate(tables) for read in reads]
     rows = sum(read.file.file.rows for _, read in reads)

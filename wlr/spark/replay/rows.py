@@ -1,7 +1,7 @@
-"""The rows that Spark carries from task to task and back: a payload for a numbered part, or an error.
+"""The rows that Spark transports between tasks and the driver: a payload for a numbered part, or an error.
 
-An error that trying again would not mend is not raised in a task, where Spark would try again and then report its own
-failure. It travels as a row, and whoever reads the row raises it: the next task, or in the end the driver.
+If a task raised an error, Spark would retry the task and report its own failure. So an error that a retry cannot fix
+becomes a row, and the reader of the row raises it: the next task, or finally the driver.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _SCHEMA = pa.schema([("part", pa.int32()), ("payload", pa.binary()), ("error", p
 
 
 class SparkTask(ABC):
-    """The work of one task: rows of Arrow come in, rows of `ROWS` go out."""
+    """The work of one task: Arrow rows in, rows of `ROWS` out."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work, and let an error of the step or the farm travel as a row."""
+        """Work, and turn an error of the step or the farm into a row."""
         try:
             with applying(Path("the replica")):
                 for part, payload in self.work(batches):
                     yield _row(part, payload, None)
         except UnavailableError:
-            # Spark tries the task again.
+            # Spark retries the task.
             raise
         except (StepError, FarmError) as error:
             yield _row(0, None, dump_error(error))
 
     @abstractmethod
     def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
-        """Give payloads, each with the number of its part."""
+        """Yield payloads, each with the number of its part."""
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Read the numbers that Spark gives to tasks which begin a job."""
+    """Read the numbers of the first tasks of a job."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
@@ -55,7 +55,7 @@ def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Buffer
     """Read the rows of other tasks.
 
     Raises:
-        StepError, FarmError: As another task met it.
+        StepError, FarmError: The error of another task.
     """
     for batch in batches:
         for part, payload, error in zip(batch.column(0).to_pylist(), batch.column(1), batch.column(2), strict=True):
@@ -65,13 +65,13 @@ def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Buffer
 
 
 def dump_error(error: StepError | FarmError) -> bytes:
-    """Write an error of any class, without what caused it: the texts of drivers can hold credentials."""
+    """Encode an error of any class without its cause: the texts of drivers can hold credentials."""
     return pickle.dumps(error)
 
 
 def load_error(data: bytes) -> StepError | FarmError:
-    """Read what `dump_error` wrote."""
-    # Only our own tasks write it, and Spark's tasks run what the driver sends them anyway.
+    """Decode the output of `dump_error`."""
+    # Only our own tasks write it, and Spark's tasks run the driver's code anyway.
     error: StepError | FarmError = pickle.loads(data)  # noqa: S301
     return error
 

@@ -1,7 +1,7 @@
 """The tasks of a bulk replay: route changes to base files, merge base files, rewrite altered ones, fold a backlog.
 
-A task that fails, or runs twice, leaves nothing that counts: its files have names of their own, and count once the
-replica's manifest names them, which it does with the result of the attempt that succeeded.
+A failed or repeated task has no effect: its files have unique names, and become visible only when the replica's
+manifest names them, which it does for the successful attempt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wlr.spark.replay.jobs import Share
     from wlr.spark.task_reading import FarmPlace
 
-# How much memory DuckDB may use in a task before it writes to disk, unless the executors' environment says otherwise.
+# DuckDB's memory limit in a task, after which it spills to disk, unless the executors' environment sets one.
 MEMORY = "1GB"
 
 
@@ -50,7 +50,7 @@ class TableMerge:
 
     Attributes:
         parts: The table's base files; empty if all rows are new.
-        slots: Numbers of its merges in the job; those of a keyed table are in the order of its base files.
+        slots: Numbers of its merges in the job; for a keyed table, in the order of its base files.
     """
 
     table: TargetTable
@@ -60,12 +60,12 @@ class TableMerge:
 
 @dataclass(frozen=True, slots=True)
 class MergeWork:
-    """What all tasks of a merge know.
+    """The shared data of all tasks of a merge.
 
     Attributes:
         tables: In the order of their slots.
-        tasks: What each task routes.
-        target: URL of the replica; `target_options` may hold secrets and are shown nowhere.
+        tasks: The reads of each routing task.
+        target: URL of the replica; `target_options` may hold secrets and are never shown.
     """
 
     tables: tuple[TableMerge, ...]
@@ -78,7 +78,7 @@ class MergeWork:
 
 @dataclass(frozen=True)
 class RouteTask(SparkTask):
-    """Gives the changes of each base file as the bytes of Parquet files."""
+    """Yields the changes of each base file as the bytes of Parquet files."""
 
     merge: MergeWork
 
@@ -95,14 +95,14 @@ class RouteTask(SparkTask):
                             connection, merge.table, found, lows, folder / f"changes {share.table}"
                         )
                     for part, changes in routed.items():
-                        # New rows that have no place of their own are shared out among the tasks that write them.
+                        # New rows without a base file are distributed over the tasks that write them.
                         slot = merge.slots[part if merge.parts else number % len(merge.slots)]
                         yield from ((slot, file.read_bytes()) for file in changes)
 
 
 @dataclass(frozen=True)
 class MergeTask(SparkTask):
-    """Merges each base file whose changes come in, and gives what `merged_of` reads."""
+    """Merges each base file with its incoming changes, and yields the input of `merged_of`."""
 
     merge: MergeWork
 
@@ -121,19 +121,19 @@ class MergeTask(SparkTask):
         into.mkdir()
         with _about(of.table), fetched(store, part) if part else nullcontext() as base:
             merged = file_rewrite.merge(connection, of.table, base, files, into)
-        # The pieces are files of this task, which are gone when it ends.
+        # The pieces are temporary files of this task.
         return replace(merged, pieces=()), publish(store, of.table.name, work.tick, merged.pieces)
 
 
 def merged_of(payload: bytes) -> tuple[Merged, tuple[FilePart, ...]]:
-    """Read what a merge task says of a base file: what became of it, and the files that came in its place."""
+    """Decode the result of a merge task: the state of a base file, and the files that replace it."""
     found: tuple[Merged, tuple[FilePart, ...]] = pickle.loads(payload)  # noqa: S301 - Only our own tasks write it.
     return found
 
 
 @dataclass(frozen=True)
 class AlterTask(SparkTask):
-    """Rewrites each base file whose number comes in, after its table was altered; gives what `altered_of` reads."""
+    """Rewrites each base file of an altered table by its incoming number; yields the input of `altered_of`."""
 
     alteration: Alteration
     parts: tuple[FilePart, ...]
@@ -151,7 +151,7 @@ class AlterTask(SparkTask):
 
 
 def altered_of(payload: bytes) -> tuple[FilePart, ...]:
-    """Read the files that came in the place of an altered one."""
+    """Decode the files that replace an altered one."""
     found: tuple[FilePart, ...] = pickle.loads(payload)  # noqa: S301 - Only our own tasks write it.
     return found
 
@@ -170,11 +170,11 @@ class TableFold:
 
 @dataclass(frozen=True, slots=True)
 class FoldWork:
-    """What all tasks of a fold know.
+    """The shared data of all tasks of a fold.
 
     Attributes:
         tables: In the order of their buckets.
-        tasks: What each task reads.
+        tasks: The reads of each task.
     """
 
     tables: tuple[TableFold, ...]
@@ -184,7 +184,7 @@ class FoldWork:
 
 @dataclass(frozen=True)
 class ScatterTask(SparkTask):
-    """Gives the changes of each bucket as the bytes of Parquet files."""
+    """Yields the changes of each bucket as the bytes of Parquet files."""
 
     fold: FoldWork
 
@@ -203,7 +203,7 @@ class ScatterTask(SparkTask):
 
 @dataclass(frozen=True)
 class GatherTask(SparkTask):
-    """Gives the net change of each bucket whose changes come in as the bytes of a Parquet file."""
+    """Yields the net change of each bucket of incoming changes as the bytes of a Parquet file."""
 
     fold: FoldWork
 
@@ -223,20 +223,20 @@ def _sources(
     files.fetch_log(read.file for read in reads)
     change = TableChange(table.name, reads, 0, 0)
     found = sources(change, lambda read: files.local[read.file.file.path])
-    # How many rows all tasks together should find is checked where their results meet.
+    # The driver checks the total number of rows of all tasks.
     refuse_other_images(connection, change, found, is_whole=False)
     return found
 
 
 @contextmanager
 def _about(table: TargetTable) -> Iterator[None]:
-    """Name the table in errors of DuckDB and of the step."""
+    """Add the table to errors of DuckDB and of the step."""
     with naming(table.name), applying(Path("the replica")):
         yield
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], folder: Path) -> dict[int, list[Path]]:
-    """Write payloads to files as they come: a task's payloads together need not fit into memory."""
+    """Write payloads to files one by one: all payloads of a task may not fit into memory."""
     changes: dict[int, list[Path]] = defaultdict(list)
     for number, payload in payloads(batches):
         file = folder / f"{number} {len(changes[number])}.parquet"
@@ -247,7 +247,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], folder: Path) -> dict[int, list
 
 @contextmanager
 def _working() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
-    """Open a connection for one task, which has one core, and a folder that is gone afterwards."""
+    """Open a connection for one task, which has one core, and a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="wlr-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         connection = connect(folder, threads=1, memory=MEMORY)
