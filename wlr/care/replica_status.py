@@ -46,8 +46,8 @@ class ReplicaStatus(ForPeople):
             fixed.
         registries: URLs of the registries from which it chooses; the first one decides. Empty likewise.
         filters: Filters of its partly replicated tables, in words.
-        proofs: If it reads a site: the positions of this site in the logs of the others, which prove to `wlr replica switch`
-            that the replica can continue from there.
+        proofs: If it reads a site: the positions of this site in the logs of the others, which prove to
+            `wlr replica switch` that the replica can continue from there.
     """
 
     master: str

@@ -231,7 +231,9 @@ class StepRun:
         skip = f"wlr accept {into} skips the transaction"
         if max(self.database.snapshot_ticks(), default=0) >= failure.tick:
             return f"{rebase} rebuilds the replica from a later snapshot; {skip}"
-        return f"wlc farm repair SOURCE at the master, if it was written without wlc.connect(); then {rebase}; or {skip}"
+        return (
+            f"wlc farm repair SOURCE at the master, if it was written without wlc.connect(); then {rebase}; or {skip}"
+        )
 
     def with_changed(self) -> ReplayError | None:
         """Return the error that names a table of the failed transaction, if the replica's owner changed the table."""

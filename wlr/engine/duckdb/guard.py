@@ -67,7 +67,7 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kin
     # The table is not qualified with the database's name, which depends on how the file is opened; but a database named
     # like the schema makes the name ambiguous.
     lock = "wlr.wlr.guard" if catalog.lower() == "wlr" else "wlr.guard"
-    message = literal(f"table {name} belongs to a replica and is read-only; to allow writes: wlr unlock FILE")
+    message = literal(f"table {name} belongs to a replica and is read-only; to allow writes: wlr replica unlock FILE")
     connection.execute(
         f"CREATE TRIGGER {GUARD}{kind} AFTER {kind.upper()} ON {quote(catalog)}.{name.sql} FOR EACH STATEMENT"
         f" INSERT INTO {lock} SELECT error({message}) WHERE NOT EXISTS (FROM {lock})"

@@ -40,8 +40,8 @@ _GUARD_CHECK = """
     SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
         IF NOT EXISTS (SELECT FROM wlr.guard) THEN
-            RAISE EXCEPTION 'table %.% belongs to a replica and is read-only; to allow writes: wlr replica unlock REPLICA',
-                TG_TABLE_SCHEMA, TG_TABLE_NAME;
+            RAISE EXCEPTION 'table %.% belongs to a replica and is read-only; to allow writes: %',
+                TG_TABLE_SCHEMA, TG_TABLE_NAME, 'wlr replica unlock REPLICA';
         END IF;
         RETURN NULL;
     END $$
