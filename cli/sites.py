@@ -50,7 +50,7 @@ def join(
 ) -> Report:
     """Make another site of a database: a new file with all its rows, and a history and folder of its own.
 
-    A command that was interrupted goes on when it is run again.
+    Repeat an interrupted command to finish it.
     """
     import wlc
     import wlr

@@ -285,7 +285,7 @@ LIES = (
     ("CREATE TABLE y (a INTEGER)", CreatedObject(DbObject("TABLE", X)), r"table main\.x is there.* it is not"),
     ("ALTER TABLE t ADD COLUMN w INTEGER", AlteredObject(IS_T), "has the columns id, v, .* it has id, v, w"),
     ("DROP TABLE t", RenamedObject(IS_T, X), r"table main\.x is there, .* it is not"),
-    ("ALTER TABLE t RENAME TO x", DroppedObject(IS_T), r"there is no table main\.x, .* it is there"),
+    ("ALTER TABLE t RENAME TO x", DroppedObject(IS_T), r"table main\.x does not exist, .* it exists"),
     (
         "CREATE VIEW x AS SELECT 1 AS a",
         CreatedObject(DbObject("VIEW", Name("main", "y"))),
