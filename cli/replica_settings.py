@@ -1,4 +1,4 @@
-"""Commands of `wlr` about where a replica stands and what its owner sets: status, beat, pause, lock."""
+"""Commands of `wlr` on the status and the settings of a replica: status, beat, pause, lock."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def pause(target: Target, storage_option: StorageOptions = None) -> Report:
 def resume(target: Target, storage_option: StorageOptions = None) -> Report:
     """Resume a paused replica or feed with its next round."""
     wlr.resume(target, storage_options=storage_options(storage_option))
-    return Sentence(f"{place_of(target)} goes on with its next round.", {"is_paused": False})
+    return Sentence(f"{place_of(target)} resumes with its next round.", {"is_paused": False})
 
 
 def unlock(target: Target) -> Report:

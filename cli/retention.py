@@ -125,7 +125,7 @@ _KEEP_FOR = "1h"
 
 def prune(
     db: Database,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking where there is no policy.")] = False,
     deadline: Annotated[
         float, typer.Option(metavar="DAYS", min=0, help="Ignore replicas that have not reported for this many days.")
@@ -189,7 +189,7 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
 
     Args:
         db: As it was given.
-        found: What would be deleted.
+        found: The plan.
         place: The database as the command line names it.
         agreed: The same command with the agreement.
     """

@@ -79,7 +79,7 @@ class ChangesRequest:
 
     def _check(self, form: ChangeFormat) -> None:
         if self.follows and self.until is not None:
-            raise InvalidError("--follow goes on for ever, and --until ends", hint="leave one of them out")
+            raise InvalidError("--follow never ends, and --until does", hint="leave one of them out")
         if not form.is_text and self.follows:
             raise InvalidError(f"--follow writes lines, and {form.name} has none", hint="--format jsonl")
         if not form.is_text and self.out is None and sys.stdout.isatty():
@@ -90,7 +90,7 @@ class ChangesRequest:
     def _check_present(self, out: str, form: str) -> None:
         if not (self.follows and form == "jsonl"):
             other = Path(out).with_stem(f"{Path(out).stem}-2")
-            message = f"{out} exists: only --follow with --format jsonl goes on in a file"
+            message = f"{out} exists: only --follow with --format jsonl continues a file"
             raise InvalidError(message, hint=f"--out {shlex.quote(str(other))}", path=out)
         if self.since is not None or self.is_whole:
             message = f"{out} exists and holds the position to continue from"
@@ -176,7 +176,7 @@ class _Terminal:
 
 ChangesFormat = Annotated[
     str | None,
-    typer.Option(metavar="FORMAT", help="jsonl, csv, parquet, or arrow; default is what FILE ends in, or jsonl."),
+    typer.Option(metavar="FORMAT", help="jsonl, csv, parquet, or arrow; default: by FILE's suffix, or jsonl."),
 ]
 OutputOptions = Annotated[
     list[str] | None,

@@ -52,7 +52,7 @@ def join(
 
     It is a new file with all rows, and has a history and folder of its own.
 
-    A command that was interrupted goes on when it is run again.
+    Repeat an interrupted command to finish it.
     """
     import wlc
     import wlr

@@ -23,7 +23,7 @@ def undo(
         typer.Option(metavar="A[:B]", help="The transactions to undo, both ends included, as wlc log numbers them."),
     ],
     table: Annotated[
-        str | None, typer.Option(metavar="T", help="Undo only what they did to this table, t or schema.t.")
+        str | None, typer.Option(metavar="T", help="Undo only changes of this table, t or schema.t.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes and the conflicts.")] = False,
     force: Annotated[

@@ -151,7 +151,7 @@ def _replicated(into: str, done: wlr.Replicated) -> Fields:
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
     """Resolve a relative time now, so that later rounds use the same time; a tag stays one."""
     if dry_run:
-        raise InvalidError("--follow goes on, and a dry run does not", hint="leave one of them out")
+        raise InvalidError("--follow never ends, and a dry run does", hint="leave one of them out")
     if until is None:
         return None
     try:
@@ -234,7 +234,7 @@ def prune(
     keep: Annotated[
         str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is the last setting.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Remove old ticks of a lake, and files that none needs.

@@ -77,7 +77,7 @@ def tell(rows: int, work: Path) -> int:
     shutil.copy(master, before)
     moment = datetime.now(UTC).isoformat()
 
-    say("4. A mistake, and nobody notices at first")
+    say("4. A mistake that goes unnoticed at first")
     run("wlc", "sql", master, "DELETE FROM orders WHERE customer < 1000")
     run("wlc", "log", master, "--tick", f"{TRANSACTIONS}:")
 

@@ -55,7 +55,7 @@ def main() -> int:
     run("wlr", "status", replica)
     differing += compare(master, replica)
 
-    say("6. Somebody drops a table by mistake, and others go on working")
+    say("6. A user drops a table by mistake, and other users go on working")
     shutil.copy(master, before)
     tick = int(run("wlc", "tick", master))
     run("wlc", "sql", master, "DROP TABLE flights")

@@ -208,6 +208,44 @@ def test_contributing_answers_where_to_change_things() -> None:
     assert [question for question, answer in answers if "/" not in answer] == []
 
 
+# Text that people read, and the folders and files that hold it.
+TEXT_SUFFIXES = {".html", ".ipynb", ".json", ".md", ".py", ".sh", ".sql", ".toml", ".yml"}
+PLAIN = "wlr cli docs examples contrib README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md".split()
+# Sentences without an actor: a second reading has to find the publisher, the reader or the other process.
+NO_ACTOR = re.compile(
+    r"\b(?:whoever|somebody|nobody|anybody|one's own|is told)\b|\bwhat\b[^.;:]*\bis that which\b", re.IGNORECASE
+)
+
+
+@pytest.mark.parametrize("top", PLAIN)
+def test_sentences_name_the_actor(top: str) -> None:
+    place = ROOT / top
+    files = [file for file in ([place] if place.is_file() else place.rglob("*")) if file.suffix in TEXT_SUFFIXES]
+    assert files
+    lines = ((file, number, line) for file in files for number, line in enumerate(read_lines(file), 1))
+    assert [f"{file.relative_to(ROOT)}:{n}: {line.strip()}" for file, n, line in lines if NO_ACTOR.search(line)] == []
+
+
+def read_lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Whoever publishes takes a snapshot.",
+        "until somebody reads it",
+        "which nobody needs",
+        "anybody can try values",
+        "a clock of one's own",
+        "It stops where it is told.",
+        "What counts is that which was committed.",
+    ],
+)
+def test_sentences_without_an_actor_are_found(sentence: str) -> None:
+    assert NO_ACTOR.search(sentence)
+
+
 # Of Comdb2's physical replication: tunables; lines of configuration; procedures; tables.
 COMDB2 = """
 blocking_physrep physrep_check_minlog_freq_sec physrep_debug physrep_exit_on_invalid_logstream physrep_fanout

@@ -1,6 +1,6 @@
 """Work Load Replay: replicas, rolled forward from a farm.
 
-Public is what `__all__` lists; all else may change in any release.
+Only the names in `__all__` are public; all others may change in any release.
 """
 
 from __future__ import annotations

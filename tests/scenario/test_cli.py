@@ -301,7 +301,7 @@ def test_what_changes_nothing_else_answers_in_a_sentence(shell, sales) -> None:
         ): "{} is unlocked: its replicated tables can be written directly until wlr replica lock.",
         ("wlr", "replica", "lock", "copy.duckdb"): "{} is locked: direct writes to its replicated tables are refused.",
         ("wlr", "replica", "pause", "copy.duckdb"): "{} is paused: it stays where it is until wlr replica resume.",
-        ("wlr", "replica", "resume", "copy.duckdb"): "{} goes on with its next round.",
+        ("wlr", "replica", "resume", "copy.duckdb"): "{} resumes with its next round.",
     }.items():
         assert shell(*command) == 0
         assert shell.out == said.format(Path("copy.duckdb").resolve()) + "\n"

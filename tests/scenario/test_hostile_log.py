@@ -282,14 +282,14 @@ def rewrite(farm: HandmadeFarm, number: int, old: Layout, new: Layout) -> None:
 
 IS_T = DbObject("TABLE", T)
 LIES = (
-    ("CREATE TABLE y (a INTEGER)", CreatedObject(DbObject("TABLE", X)), r"table main\.x is there.* it is not"),
+    ("CREATE TABLE y (a INTEGER)", CreatedObject(DbObject("TABLE", X)), r"table main\.x exists.* it does not"),
     ("ALTER TABLE t ADD COLUMN w INTEGER", AlteredObject(IS_T), "has the columns id, v, .* it has id, v, w"),
-    ("DROP TABLE t", RenamedObject(IS_T, X), r"table main\.x is there, .* it is not"),
-    ("ALTER TABLE t RENAME TO x", DroppedObject(IS_T), r"there is no table main\.x, .* it is there"),
+    ("DROP TABLE t", RenamedObject(IS_T, X), r"table main\.x exists, .* it does not"),
+    ("ALTER TABLE t RENAME TO x", DroppedObject(IS_T), r"table main\.x does not exist, .* it exists"),
     (
         "CREATE VIEW x AS SELECT 1 AS a",
         CreatedObject(DbObject("VIEW", Name("main", "y"))),
-        r"no view main\.x, .* it is",
+        r"view main\.x does not exist, .* it exists",
     ),
 )
 

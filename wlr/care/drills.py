@@ -82,7 +82,7 @@ def drill(
         farm: URL of the farm, for a bare name.
         tick: Restore to this transaction instead of a random one that can be restored.
         seed: Makes the random choice repeatable.
-        folder: Where to put the scratch database; the system's temporary directory if omitted.
+        folder: Folder for the scratch database; the system's temporary directory if omitted.
         storage_options: Options of the farm's file system.
         progress: Called with units done, units in all, and what is being done.
 

@@ -30,7 +30,7 @@ def target_at(into: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     """Return the target that a path or URL names; the target is not opened.
 
     Args:
-        into: What the user typed, see `locate`.
+        into: The user's text, see `locate`.
         storage_options: Options of the target's file system.
 
     Raises:
@@ -47,7 +47,7 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
     a suffix that do not exist yet are Parquet replicas; other paths are DuckDB files.
 
     Args:
-        into: What the user typed.
+        into: The user's text.
         storage_options: Options of the replica's file system.
 
     Raises:

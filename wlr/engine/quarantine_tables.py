@@ -45,7 +45,7 @@ class Quarantined:
 
 
 def create_sql(schema: str, blob: str) -> Iterator[str]:
-    """Create the tables unless they are there; `blob` is the engine's type of bytes."""
+    """Create the tables unless they exist; `blob` is the engine's type of bytes."""
     yield (
         f"CREATE TABLE IF NOT EXISTS {schema}.quarantine"
         f" ({_COLUMNS}, weight smallint, image varchar, statement varchar)"

@@ -50,7 +50,7 @@ class ChangeFormat(ABC):
         """Write the changes of a feed.
 
         Args:
-            feed: What to write.
+            feed: The changes.
             out: The output.
             note: Called with each tick up to which the output is complete, where lines can continue after an error.
             is_first: Nothing was written before.

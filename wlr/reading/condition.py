@@ -28,7 +28,7 @@ _REFUSED = {
     "PARAMETER": "a parameter",
 }
 _AN_AGGREGATE = "which is an aggregate"
-_AT_ANOTHER_TIME = "whose result depends on the time"
+_MORE_THAN_THE_ROW = "which depends on more than the row"
 _OTHER_STATEMENT = "Only SELECT statements"
 _MISSING = re.compile(r'[Cc]olumn "(.*?)" not found')
 
@@ -122,7 +122,7 @@ def _problems(tree: dict[str, Any], own: frozenset[str]) -> Iterator[str]:
         if call.name in engine.names("aggregate"):
             yield f"{call.text}, {_AN_AGGREGATE}"
         elif expressions.varies(call.name, call.count):
-            yield f"{call.text}, {_AT_ANOTHER_TIME}"
+            yield f"{call.text}, {_MORE_THAN_THE_ROW}"
 
 
 def _bound_problems(connection: duckdb.DuckDBPyConnection, sql: str, table: Name, layout: Layout) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _bound_problems(connection: duckdb.DuckDBPyConnection, sql: str, table: Name
         return
     for call in expressions.bound_calls(found["plans"][0]["expressions"]):
         if not call.is_consistent_in_zone:
-            yield f"{call.name}(), {_AT_ANOTHER_TIME}"
+            yield f"{call.name}(), {_MORE_THAN_THE_ROW}"
 
 
 def _names(tree: dict[str, Any]) -> Iterator[str]:

@@ -105,7 +105,7 @@ def _select(layout: Layout, files: list[str]) -> str:
     if remote := next((url for url in files if "://" in url), None):
         raise UnsupportedError(
             f"{remote} is not in a local folder: DuckDB would have to keep its keys",
-            hint="wlr.read reads a table in a bucket; wlr lake files lists what to give to DuckDB's httpfs",
+            hint="wlr.read reads a table in a bucket; wlr lake files lists the URLs for DuckDB's httpfs",
         )
     local = (Path(file).absolute() for file in files)
     rows = f"SELECT * FROM {rows_of(*local)}" if files else query.nothing_sql(layout)

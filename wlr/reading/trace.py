@@ -254,7 +254,7 @@ def contents_at(database: FarmDatabase, wanted: str, stop: Stop) -> tuple[Name, 
     Args:
         database: The farm database.
         wanted: The user's name of the table.
-        stop: Where to stop.
+        stop: The stop.
 
     Returns:
         The table's name in the log, its contents, and the tick of the last transaction that counts.
@@ -468,7 +468,7 @@ def _other_columns(table: Name, tick: int, lost: Sequence[str], first: int, *, h
     """Build the error for a transaction that dropped columns; `has_own`: it changed rows with them before."""
     begin = f"Read the changes from_tick {first} to_tick {tick - 1}, then begin" if first < tick else "Begin"
     if has_own:
-        begin = f"Read the whole table at tick {tick}, in place of what the stream has given, then begin"
+        begin = f"Read the whole table at tick {tick}, in place of the stream's rows so far, then begin"
     return UnsupportedError(
         f"transaction {tick} dropped or renamed column {', '.join(lost)} of table {table}, or added it with a default",
         hint=f"{begin} a new stream with from_tick {tick + has_own} and a new checkpoint.",

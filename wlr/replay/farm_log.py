@@ -167,7 +167,7 @@ class FarmLog:
         return None
 
     def _within(self, batch: Batch, tick: int, known: Mapping[Name, Digest]) -> dict[Name, Digest]:
-        """Add up what a batch changes up to a tick."""
+        """Add up the changes of a batch up to a tick."""
         files = {file.file.path: file for file in batch.files}
         with tempfile.TemporaryDirectory(prefix="wlr-digests-") as work:
             ledger = Ledger(known, _total(self.database, files, Path(work)))

@@ -243,7 +243,7 @@ def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool)
 
     Args:
         replay: The replication.
-        state: What the replica remembers.
+        state: The replica's state.
         rebases: Rows may be undone, or the replica rebuilt.
         dry_run: Only report the result.
 

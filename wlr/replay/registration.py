@@ -70,7 +70,7 @@ def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: T
     if name != database.name:
         raise InvalidError(
             f"{target} is a replica of database {name} ({state.master}), not of {database.name} ({database.url})",
-            hint=f"wlr replicate --into {shlex.quote(str(target))} goes on with {name}; replicate {database.name} into"
+            hint=f"wlr replicate --into {shlex.quote(str(target))} continues {name}; replicate {database.name} into"
             " a new place.",
             path=str(target),
             position=state.position,

@@ -83,7 +83,7 @@ def replicate(
         InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
         ExpiredError: The next batch was pruned: rebuild the replica.
         ReplayError, CorruptError: A transaction does not fit, or a file is damaged. All before it were applied.
-        UnavailableError: The replica or the farm is in use or out of reach: try again.
+        UnavailableError: The replica or the farm is in use or unreachable: try again.
     """
     target, state, database = _found(master, farm, into, storage_options, options)
     delay = options.get("delay")
@@ -217,7 +217,7 @@ def _found(
     target = target_at(into, storage_options)
     adopts, swaps = options.get("adopt"), options.get("swap")
     if adopts and swaps:
-        message = "--adopt and --swap exclude each other: what the owner writes would be lost with the next swap"
+        message = "--adopt and --swap exclude each other: the next swap would lose the owner's rows"
         raise InvalidError(message, hint="Give one of them.")
     for each in declared(ReplicaOptions):
         each.check(target, each.flag, options)

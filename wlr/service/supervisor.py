@@ -235,7 +235,7 @@ class _Runner:
         self._board.change(self.work.key, lambda standing: standing.after(outcome, utc_now()))
         subject = " ".join(self.work.key)
         if before.failing_since:
-            log.info("%s: well again", subject)
+            log.info("%s: succeeds again", subject)
         self._is_reported = False
         if outcome.facts:
             log.info("%s", subject, extra={"facts": outcome.facts})

@@ -79,7 +79,7 @@ def refuse_missing(settings: ServiceSettings, section: str) -> None:
 
     Raises:
         MissingError: There is none of that name.
-        UnavailableError: The farm is out of reach.
+        UnavailableError: The farm is unreachable.
     """
     item = settings.items[section]
     farm, database = settings.farm_of(item.farm), database_of(item)

@@ -263,7 +263,7 @@ def test_history_with_a_gap_before_it_is_refused() -> None:
             transaction(4, change(in_batch=2)), number=2, history="k", parent=Origin("h", 2), files=(file(0, batch=2),)
         )
     ]
-    with pytest.raises(InvalidError, match="written between the two is in no log"):
+    with pytest.raises(InvalidError, match="the changes between the two are in no log"):
         list(cut(log, Position("h", 2, 1, "chain1"), Stop()))
 
 

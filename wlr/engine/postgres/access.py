@@ -45,7 +45,7 @@ _POLICY = re.compile(
     re.DOTALL,
 )
 _DROPPED = re.compile(rf"DROP POLICY IF EXISTS (?P<policy>{_NAME}) ON (?P<table>{_NAME}\.{_NAME})")
-_WITHHELD = "this replica takes none from its farm: give it --access if the farm's writers may decide who reads what"
+_WITHHELD = "this replica takes none from its farm: give it --access if the farm's writers may grant rights"
 # All tables that a view reads, directly or not, except the server's catalog, which all roles read as far as allowed.
 _READS = """
     WITH RECURSIVE found AS (

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wlr.replay.plan.step import Step
 
 EXTENSION = "CREATE EXTENSION"
-_UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."
+_UNDEFINED = "Create it in the replica's database as in the master, and replicate again."
 _ITS_VALUES = "only a superuser can create it, from functions in C; its values are text here"
 # Errors for a statement that names a missing or left-out object, or uses syntax of later majors.
 _LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey, errors.SyntaxError)

@@ -60,7 +60,7 @@ def to_text_sql(column: Column, value: str) -> str:
 
 
 def is_text(column: Column) -> bool:
-    """Say whether the value may be an empty text, which COPY must quote so that it differs from NULL."""
+    """Return whether the value may be an empty text, which COPY must quote so that it differs from NULL."""
     return _type_sql(parse(column.type)).startswith((_TEXT, "bytea", "bit varying", "json"))
 
 

@@ -168,7 +168,7 @@ def _domain(statement: str, domain: str) -> Lesser:
 
 
 def _items(statement: str) -> tuple[list[list[re.Match[str]]], str]:
-    """Return what a CREATE TABLE statement has in brackets, and its text behind them."""
+    """Return the items of a CREATE TABLE statement, and the text after the brackets."""
     listed = pieces(statement)
     levels = depths(listed)
     start = next(at for at, piece in enumerate(listed) if piece.group(0) == "(")

@@ -235,7 +235,7 @@ def _placed_constraints(
     return tuple(replace(each, to=place(each.to)) if isinstance(each, Reference) else each for each in constraints)
 
 
-# What differs --------------------------------------------------------------------------------------------------------
+# Differences ---------------------------------------------------------------------------------------------------------
 
 
 def _tables(before: ShownCatalog, expected: _Expected, after: ShownCatalog) -> Iterator[_Difference]:
@@ -243,15 +243,15 @@ def _tables(before: ShownCatalog, expected: _Expected, after: ShownCatalog) -> I
     for name in sorted(expected.ids.keys() | after.ids.keys()):
         number, found = expected.ids.get(name), after.ids.get(name)
         if name not in expected.ids:
-            yield name, f"there is no table {name}", "it is there"
+            yield name, f"table {name} does not exist", "it exists"
         elif found is None:
-            yield name, f"table {name} is there", "it is not"
+            yield name, f"table {name} exists", "it does not"
         elif number is None:
             if found in names:
-                yield name, f"table {name} is new", f"it is table {names[found]} that was there before"
+                yield name, f"table {name} is new", f"it is the former table {names[found]}"
             yield from _different(expected, name, after)
         elif number != found:
-            yield name, f"table {name} is the one that was there", "it is another one"
+            yield name, f"table {name} is the former one", "it is another one"
         else:
             was = names.get(number, name)
             is_changed = (
@@ -262,7 +262,7 @@ def _tables(before: ShownCatalog, expected: _Expected, after: ShownCatalog) -> I
                 continue
             yield from _different(expected, name, after)
             if not is_changed and not is_same:
-                yield name, f"table {name} is as it was", "it was altered"
+                yield name, f"table {name} is unchanged", "it was altered"
             yield from _redefined(before.schema.tables[was].layout, expected, after.schema.tables[name])
 
 
@@ -300,9 +300,9 @@ def _indexes(before: SchemaFold, expected: SchemaFold, after: ShownCatalog) -> I
         if said is None:
             # PostgreSQL keeps an index that its master has attached to an index of a partitioned table.
             if not (after.may_lack and name in before.indexes):
-                yield name, f"there is no index {name}", "it is there"
+                yield name, f"index {name} does not exist", "it exists"
         elif shown is None and not after.may_lack:
-            yield name, f"index {name} is there", "it is not"
+            yield name, f"index {name} exists", "it does not"
         elif shown is not None and said != shown:
             yield name, f"index {name} is {_index(said)}", f"it is {_index(shown)}"
 
@@ -313,9 +313,9 @@ def _others(before: ShownCatalog, expected: SchemaFold, after: ShownCatalog) -> 
         {o for o, _ in each.others if o.kind in after.kinds} for each in (expected, after.schema, before.schema)
     )
     for each in sorted(found - said):
-        yield each.name, f"there is no {each.kind.lower()} {each.name}", "it is there"
+        yield each.name, f"{each.kind.lower()} {each.name} does not exist", "it exists"
     for each in sorted(said - found - was):
-        yield each.name, f"{each.kind.lower()} {each.name} is there", "it is not"
+        yield each.name, f"{each.kind.lower()} {each.name} exists", "it does not"
 
 
 def _enums(expected: _Expected, after: ShownCatalog) -> Iterator[_Difference]:

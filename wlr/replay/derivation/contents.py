@@ -254,7 +254,7 @@ def origin_of(step: Step, transaction: Transaction) -> Origin:
 
 
 def schema_of(table: Name) -> Iterator[Ddl]:
-    """Yield the statement that creates a table's schema unless it is there."""
+    """Yield the statement that creates a table's schema unless it exists."""
     if table.schema != MAIN:
         made = Name(table.schema, table.schema)
         does = (CreatedObject(DbObject("SCHEMA", made)),)

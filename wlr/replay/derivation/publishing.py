@@ -1,6 +1,6 @@
 """The folder of a derived database: its position, the start of its history, and the publication of its batches.
 
-All state is there and in the source database's folder. The newest batch holds the position in the source's log, so
+All state is in this folder and the source's. The newest batch holds the position in the source's log, so
 that rows and position are published in one object.
 """
 

@@ -109,7 +109,7 @@ def derive(
         ReplayError: A transaction changes a table so that its filter does not fit any more.
         ExpiredError: The next batch was pruned: begin a new history.
         FencedError: Another process publishes there.
-        UnavailableError: A farm is out of reach. Try again.
+        UnavailableError: A farm is unreachable. Try again.
     """
     first = wlc.resolve(db, farm, storage_options=storage_options)
     url = name if "/" in name else join_url(first.url.rstrip("/").rpartition("/")[0], name)

@@ -96,7 +96,7 @@ class Executor(Protocol):
         """Rewrite all files of a table after its columns changed."""
 
     def close(self) -> None:
-        """Release what the executor holds."""
+        """Release the executor's resources."""
 
 
 def assemble(parts: Sequence[FilePart], results: dict[int, tuple[Merged, tuple[FilePart, ...]]]) -> MergedFiles:

@@ -73,7 +73,7 @@ def _early(stop: Stop, first: str, error: FarmError) -> FarmError:
     """Return the error for a time before all reachable ones: a time that moves with the clock becomes reachable.
 
     Args:
-        stop: Where to stop.
+        stop: The stop.
         first: The first reachable moment after it, or empty; the same text in every round, to be reported once.
         error: The error for a fixed time.
     """
@@ -289,7 +289,7 @@ def refuse_hole(position: Position, snapshot_ticks: Sequence[int], stop: Stop) -
     Args:
         position: Position of the snapshot, after which the log was pruned.
         snapshot_ticks: Ticks of all snapshots, rising.
-        stop: Where to stop.
+        stop: The stop.
 
     Raises:
         ExpiredError: The log between the snapshot and the stop was pruned.
@@ -346,13 +346,13 @@ def goes_on(batch: Batch, position: Position) -> bool:
 def _begun(batch: Batch) -> str:
     grew = f"tick {batch.parent.tick} of history {batch.parent.history}" if batch.parent else "nothing"
     has_gap = batch.parent is not None and batch.first > batch.parent.tick + 1
-    lost = " and what was written between the two is in no log" if has_gap else ""
+    lost = " and the changes between the two are in no log" if has_gap else ""
     return f"batch {batch.number} begins history {batch.history}, which grew from {grew}{lost}"
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where to stop: after `tick`, or before the first transaction committed later than `until`; else at the end.
+    """A stop: after `tick`, or before the first transaction committed later than `until`; else at the end.
 
     Attributes:
         is_awaited: An unpublished stop, or a replica beyond it, is no error.

@@ -321,8 +321,8 @@ class _Search:
                 reason = f"the common history of {source.site} ended at tick {here.tick}, and no changes lead"
                 return Refusal(
                     f"{reason} from there to tick {batch.first}",
-                    f"Wait until {self._own_site} has taken and published what {source.site} wrote since, and roll the"
-                    " replica forward first: wlr replicate --into TARGET",
+                    f"Wait until {self._own_site} has taken and published later transactions of {source.site}, and"
+                    " roll the replica forward first: wlr replicate --into TARGET",
                 )
             here = Position(batch.history, batch.last, number, chain)
         return None

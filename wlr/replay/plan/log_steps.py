@@ -117,7 +117,7 @@ def cut(
     Args:
         batches: Batches and their chain hashes in order, from the one of `position` on.
         position: The replica's position.
-        stop: Where to stop.
+        stop: The stop.
         limits: How much a step may hold.
         skipped: Ticks of accepted transactions.
         alone: Tick of the transaction that failed before.

@@ -167,7 +167,7 @@ class Step:
         return found
 
     def contained(self, before: Contained) -> Contained:
-        """Return what a replica contains after the step, given what it contained before."""
+        """Return the contents of a replica after the step, given those before."""
         known = self.footer or before
         return having_applied(known, Transactions.of(self.transactions).after(known.tick), self.mark.history)
 
