@@ -139,7 +139,7 @@ class Copier:
 
         sizes = list(self._pool.map(copy, wanted))
         for path in {path.rpartition("/")[0]: path for path in wanted}.values():
-            self.target.raw.settle(path)
+            self.target.raw.make_durable(path)
         return sizes
 
     def copy_folder(self, folder: str, announced_by: str) -> list[int]:

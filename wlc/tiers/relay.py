@@ -331,7 +331,7 @@ class Shipping:
         self._settle_logs()
         self.before_each()
         self._unpublished.store.create(path, copied.staged)
-        self._unpublished.store.target.raw.settle(path)
+        self._unpublished.store.target.raw.make_durable(path)
         self._count(copied.sizes, snapshot.data)
         self._snapshots += 1
         self._has_start = True
@@ -359,7 +359,7 @@ class Shipping:
     def _settle_logs(self) -> None:
         """Let log files be durable before anything that says so, those of a run before this one, too."""
         if not self._is_settled:
-            self._target.logs.raw.settle(paths.log_path(self._source.name, 1))
+            self._target.logs.raw.make_durable(paths.log_path(self._source.name, 1))
             self._is_settled = True
 
     def _merged(self, present: Config) -> Config:
