@@ -178,8 +178,8 @@ class Store(ABC):
 
         Returns:
             The `data` argument of `create` for this path. `create` then makes the object visible at once, whole and
-            exclusively; it is durable when `make_durable` returns. Release it if it is not created. An input file is not
-            changed.
+            exclusively; it is durable when `make_durable` returns. Release it if it is not created. An input
+            file is not changed.
         """
         return data
 

@@ -404,8 +404,8 @@ class OpenDuckDB(OpenReplica):
                 self._take_guards_off(altered)
                 made_anew = running.run(self._connection, self._catalog, statement)
                 after = shown(self._connection, self._catalog)
-            own = before.told_apart(before.ids.keys() - self._replicated)
-            unfit_changes.refuse_change_of_own(own, after.told_apart(after.ids), statement.statement)
+            own = before.distinguishing(before.ids.keys() - self._replicated)
+            unfit_changes.refuse_change_of_own(own, after.distinguishing(after.ids), statement.statement)
             claims = Claims(before, self.state.tables, is_whole=not self.state.accepted)
             claims.refuse_contradiction([statement], after, [made_anew] if made_anew else ())
             if self._made is not None:

@@ -15,7 +15,7 @@ from wlr.engine.postgres import replica_connection as connections
 from wlr.engine.postgres import wlr_schema as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.access import Access
-from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, refuse_own, refuse_schema, told_apart
+from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, distinguishing, refuse_own, refuse_schema
 from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop
 from wlr.engine.postgres.replica_connection import Address, applying, using
@@ -109,7 +109,7 @@ class _Builder:
         """Make all of it in one transaction."""
         with using(self.address), self.connection.transaction():
             connections.as_replica(self.connection)
-            before, own = PostgresCatalog(self.connection).tables, told_apart(self.connection, ())
+            before, own = PostgresCatalog(self.connection).tables, distinguishing(self.connection, ())
             has_generated = self.names.main != MAIN
             shown_before = shown(self.connection, has_generated=has_generated)
             claims = Claims(shown_before, self.state.tables, place=self.names.place)
@@ -123,7 +123,7 @@ class _Builder:
                     claims.refuse_contradiction(made, after, self.schema.made_anew)
                     self.schema.try_again()
                     unfit_changes.refuse_change_of_own(
-                        own, told_apart(self.connection, ()), "a statement of the snapshot"
+                        own, distinguishing(self.connection, ()), "a statement of the snapshot"
                     )
             states.write(
                 self.connection, {**encode(replace(self.state, left_out=self.left_out)), states.SCHEMA: self.names.main}

@@ -155,7 +155,7 @@ class PostgresCatalog:
         return next((name for name in listed if name.lower() == column.lower()), column)
 
 
-def told_apart(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
+def distinguishing(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
     """Return what tells tables that are not replicated from changed ones: they belong to the owner."""
     rows = fetch(connection, _TOLD_APART)
     return {Name(*row[:2]): row[2:] for row in rows if Name(*row[:2]) not in replicated}

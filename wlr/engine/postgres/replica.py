@@ -18,7 +18,7 @@ from wlr.engine.contract import OpenReplica
 from wlr.engine.postgres import replica_connection as connections
 from wlr.engine.postgres import wlr_schema as states
 from wlr.engine.postgres import write
-from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, refuse_schema, told_apart
+from wlr.engine.postgres.catalog import MAIN, Names, PostgresCatalog, distinguishing, refuse_schema
 from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of, warn_of_missing
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.replica_connection import Address, applying, using
@@ -305,13 +305,13 @@ class OpenPostgres(OpenReplica):
         """Make a schema change, and say whether it is meant for this replica."""
         if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
             refuse_schema(ddl, self._address.shown)
-        before, own = PostgresCatalog(self._connection).tables, told_apart(self._connection, self._replicated)
+        before, own = PostgresCatalog(self._connection).tables, distinguishing(self._connection, self._replicated)
         altered = {self._names.place(effect.object.name) for effect in table_effects(ddl)}
         states.let_go(self._connection, self._replicated & altered)
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         change = self._schema()
         is_meant = change.run(ddl, is_rewritten=is_rewritten)
-        unfit_changes.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
+        unfit_changes.refuse_change_of_own(own, distinguishing(self._connection, ()), text_of(ddl) or ddl.statement)
         present = PostgresCatalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
         self._made_anew |= change.made_anew
@@ -325,10 +325,10 @@ class OpenPostgres(OpenReplica):
     def _try_again(self, actions: tuple[Action, ...]) -> None:
         """Make what was left out, if a schema change, or the owner since the last run, made what it lacked."""
         if not self._has_tried_again or any(isinstance(action, Ddl) for action in actions):
-            own = told_apart(self._connection, self._replicated) if any(to_retry(self._left_out)) else {}
+            own = distinguishing(self._connection, self._replicated) if any(to_retry(self._left_out)) else {}
             self._schema().try_again()
             unfit_changes.refuse_change_of_own(
-                own, told_apart(self._connection, ()) if own else {}, "what was left out"
+                own, distinguishing(self._connection, ()) if own else {}, "what was left out"
             )
         self._has_tried_again = True
 

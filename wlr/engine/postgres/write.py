@@ -139,8 +139,8 @@ def _staying(connection: Connection, workshop: Workshop, net: NetChange) -> tupl
 
 def _differs(column: Column) -> str:
     old, new = (f"{alias}.{quote(file_column(column.name))}" for alias in "on")
-    told_apart = fold.tell_apart(column, old)
-    exact = f" OR {told_apart} IS DISTINCT FROM {fold.tell_apart(column, new)}" if told_apart else ""
+    distinguishing = fold.distinguishing_sql(column, old)
+    exact = f" OR {distinguishing} IS DISTINCT FROM {fold.distinguishing_sql(column, new)}" if distinguishing else ""
     return f"{old} IS DISTINCT FROM {new}{exact}"
 
 

@@ -60,7 +60,7 @@ class ShownCatalog:
     values: Mapping[Name, frozenset[str]] = field(default_factory=dict)
     may_lack: bool = False
 
-    def told_apart(self, tables: Collection[Name]) -> dict[Name, tuple[object, ...]]:
+    def distinguishing(self, tables: Collection[Name]) -> dict[Name, tuple[object, ...]]:
         """Return what tells each of some tables from a changed one."""
         return {name: (self.ids[name], self.definitions.get(name)) for name in tables}
 

@@ -333,10 +333,10 @@ def write_passing(
 def _netted(layout: Layout, images: str) -> str:
     """Select images of which those of one transaction that add up to nothing are left out."""
     columns = [quote(file_column(column.name)) for column in layout.stored]
-    told_apart = (fold.tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
+    distinguishing = (fold.distinguishing_sql(c, quote(file_column(c.name))) for c in layout.stored)
     summed = (
         f'SELECT _tick, {", ".join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS "dbfarm sum" FROM ({images})'
-        f" GROUP BY {', '.join(['_tick', *columns, *filter(None, told_apart)])} HAVING sum({WEIGHT}) <> 0"
+        f" GROUP BY {', '.join(['_tick', *columns, *filter(None, distinguishing)])} HAVING sum({WEIGHT}) <> 0"
     )
     return (
         f'SELECT _tick, CAST(sign("dbfarm sum") AS TINYINT) AS {WEIGHT}, {", ".join(columns)}'
