@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("wlc")
 
 
-def settle_past(source: Source, database: FarmDatabase) -> None:
+def reconcile_log(source: Source, database: FarmDatabase) -> None:
     """Bring a site back into step with its own log; called before it publishes for the first time.
 
     Dying in between is harmless: the next call goes on.
@@ -262,7 +262,7 @@ def _given_out(source: Source, database: FarmDatabase) -> dict[Name, int]:
 
 
 def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Bring a copy of a site into step with its own log as `settle_past` does, without a change of the farm.
+    """Bring a copy of a site into step with its own log as `reconcile_log` does, without a change of the farm.
 
     Raises:
         FencedError: As there.

@@ -57,12 +57,12 @@ class SiteLife(SiteSource):
                 f" wlc leave {shlex.quote(database.url)} {others[0]}",
             )
 
-    def settle_past(self, database: FarmDatabase) -> None:
-        restored.settle_past(self._source, database)
+    def reconcile_log(self, database: FarmDatabase) -> None:
+        restored.reconcile_log(self._source, database)
 
-    def settle_end(self, database: FarmDatabase) -> None:
+    def reconcile_end(self, database: FarmDatabase) -> None:
         self.has_settled_past = False
-        self.settle_past(database)
+        self.reconcile_log(database)
         if (state := self._source.require_state()).has_ended:
             raise FencedError(
                 f"a handover ended history {state.history} of {database.name}, and {database.url} does not hold it",

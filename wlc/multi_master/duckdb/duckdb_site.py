@@ -141,7 +141,7 @@ class DuckDBSite(SiteLife):
             try:
                 opened.keep_options(shared.options)
                 # It is the master of this round, and messages name the file that the user knows.
-                opened.settle_here()
+                opened.adopt_place()
                 opened.doubt = shared.doubt
                 opened.path = shared.path
                 yield self._source_of(opened)
