@@ -221,13 +221,13 @@ def tiers(
     rows = [_tier_row(member) for member in tree.members]
     yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
-        from wlc.tiers.overview import going_on
+        from wlc.tiers.overview import continuing_command
 
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.stuck)
         verb = "does" if len(tree.stuck) == 1 else "do"
         raise ExceededError(
             f"{listed} {verb} not come further though there is something to read",
-            hint=going_on(tree.stuck[0], tree.url),
+            hint=continuing_command(tree.stuck[0], tree.url),
         )
     if tree.cut_off:
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.cut_off)
