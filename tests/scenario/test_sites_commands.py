@@ -219,7 +219,7 @@ MISTAKES = {
     ),
     "exceptions rome.duckdb --resubmit rome:1": (
         "nothing that could be written was rejected here as rome:1",
-        "wlc exceptions rome.duckdb lists what was",
+        "wlc exceptions rome.duckdb lists rejected rows",
     ),
     "master york.duckdb --name sales --site york --mesh": (
         "there is no database york.duckdb",
@@ -374,7 +374,7 @@ WRONG = {
         after=False,
     ),
     "a site silent beyond the deadline": Wrong(
-        "take {rome}", 7, "what is missing of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
+        "take {rome}", 7, "the missing part of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
     ),
     "a proof that the log does not know": Wrong(
         "take {rome}", 4, "the log of site oslo belongs to another past", (AGAIN,), rome_has_read_another_past, ANEW

@@ -121,7 +121,7 @@ def _batch(state: MasterState, content: BatchContent) -> Batch:
         undigested=content.undigested,
         lsn=content.lsn,
     )
-    return state.site.told_in(batch, content.taken) if state.site else batch
+    return state.site.with_site_state(batch, content.taken) if state.site else batch
 
 
 def _present_batch(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:
