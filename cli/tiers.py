@@ -219,13 +219,13 @@ def tiers(
     rows = [_tier_row(member) for member in tree.members]
     yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
-        from wlc.tiers.overview import going_on
+        from wlc.tiers.overview import continuing_command
 
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.stuck)
         verb = "makes" if len(tree.stuck) == 1 else "make"
         raise ExceededError(
             f"{listed} {verb} no progress though there is something to read",
-            hint=going_on(tree.stuck[0], tree.url),
+            hint=continuing_command(tree.stuck[0], tree.url),
         )
     if tree.cut_off:
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.cut_off)

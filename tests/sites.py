@@ -176,7 +176,7 @@ def offline() -> Iterator[None]:
     def refuse(*_: object) -> None:
         raise wlc.UnavailableError("offline")
 
-    with patch.object(background, "publish", refuse), patch.object(SiteLife, "settle_past", refuse):
+    with patch.object(background, "publish", refuse), patch.object(SiteLife, "reconcile_log", refuse):
         yield
 
 

@@ -1,6 +1,6 @@
 """Work Load Capture: the farm's format and its masters.
 
-Public is what `__all__` lists; all else may change in any release.
+The public API is `__all__`; everything else may change in any release.
 """
 
 from __future__ import annotations

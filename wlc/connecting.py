@@ -1,4 +1,4 @@
-"""Connections to a master's database; one that belongs to a site can take in the background what others publish."""
+"""Connections to a master's database; a site's connection can take the other sites' transactions in the background."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def connect(
 
     Args:
         database: Path of the database.
-        read_only: Open it for reading; nothing is captured, since nothing can be written.
+        read_only: Open it for reading only; nothing can be written, so nothing is captured.
         config: Settings of DuckDB.
         storage_options: Options of the farm's file system, over those that the database remembers; they hold until
             the last connection of this process is closed.
-        take: Take what other sites publish, in the background, until this connection is closed.
+        take: Take the other sites' transactions in the background until this connection is closed.
         beat_s: Seconds between two rounds of taking; the database's own beat if omitted.
 
     Raises:
-        InvalidError: No such database, it has never been a master, or is to take and is no site.
+        InvalidError: There is no such database, it was never a master, or `take` is set and it is no site.
         UnavailableError: Another process has it open.
         duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
     """
@@ -50,7 +50,7 @@ def connect(
 
     @cache
     def make_taker() -> Taker:
-        from wlc.multi_master import taker  # A plain master never loads what only sites need.
+        from wlc.multi_master import taker  # A plain master never loads the code of sites.
 
         return taker.Taker(source, storage_options, beat_s)
 

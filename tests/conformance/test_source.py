@@ -80,7 +80,7 @@ def test_begins_with_a_snapshot_unless_it_is_empty(engine: Engine, farm: str, co
         with pytest.raises(InvalidError, match="is not a master"):
             call(source)
     status = wlc.master(source, farm=farm, name="empty")
-    assert (status.name, status.state, status.tick) == ("empty", "started", 0)
+    assert (status.name, status.state, status.tick) == ("empty", "active", 0)
     assert (status.snapshot != "") == engine.always_has_a_snapshot
     with pytest.raises(InvalidError, match="is a master already"):
         wlc.master(source, farm=farm, name="empty")
@@ -253,7 +253,7 @@ def test_status_and_beat_are_asked_of_the_source_and_of_the_farm(engine: Engine,
     wlc.flush(source)
     of_source, of_farm = wlc.status(source), wlc.status("bank", farm=farm)
     for status in (of_source, of_farm):
-        assert (status.name, status.state, status.tick, status.batches) == ("bank", "started", 4, 1)
+        assert (status.name, status.state, status.tick, status.batches) == ("bank", "active", 4, 1)
         assert status.log_bytes > 0
     assert of_source.bypassed == {}
     assert wlc.clock(source) == wlc.clock("bank", farm=farm) == of_source.clock == of_farm.clock
@@ -275,7 +275,7 @@ def test_stopped_master_begins_anew(engine: Engine, source: str, farm: str, copy
         wlc.flush(source)
     engine.execute_plainly(source, "INSERT INTO t VALUES (3, 'unseen')")
     begun = wlc.master(source)
-    assert (begun.state, begun.history != stopped.history) == ("started", True)
+    assert (begun.state, begun.history != stopped.history) == ("active", True)
     engine.execute(source, "INSERT INTO t VALUES (4, 'seen')")
     wlc.flush(source)
     with pytest.raises(InvalidError, match="ended at tick 5"):

@@ -99,7 +99,7 @@ def test_staged_objects_are_seen_when_they_are_created(store: Store, open_again:
     assert store.list() == []
     store.create("a/2", second)
     store.create("a/1", first)
-    store.settle("a/1")
+    store.make_durable("a/1")
     assert [open_again().read(path) for path in ("a/1", "a/2")] == [b"bytes", b"of a file"]
     # The file stays somebody else's.
     file.write_bytes(b"other")

@@ -260,7 +260,7 @@ def calls(file: Path) -> dict[str, Callable[[Any], object]]:
         "create": lambda store: store.create("a/b/x", b"1"),
         "create of a file": lambda store: store.create("a/b/x", file),
         "create of what was staged": create_staged,
-        "settle": lambda store: store.settle("a/b/y"),
+        "make_durable": lambda store: store.make_durable("a/b/y"),
         "replace of nothing": lambda store: store.replace("a/b/x", b"1", None),
         "replace": lambda store: store.replace("a/b/x", b"1", version),
         "delete": lambda store: store.delete("a/b/x"),
@@ -306,7 +306,7 @@ def test_no_call_goes_through_a_link(tmp_path: Path, link: str, leads: str) -> N
             passed.add(name)
         assert contents(elsewhere) | (contents(root) if name != "sweep" else {}) == before, name
     harmless = {
-        "a/b/x": {"settle", "folders", "sweep"},
+        "a/b/x": {"make_durable", "folders", "sweep"},
         "a/b/.wlc.lock": set(calls(file)) - {"replace", "delete"},
     }
     assert passed == harmless.get(link, {"sweep"})

@@ -318,7 +318,7 @@ def test_full_disk_at_every_stage(tmp_path: Path, disk: Path, small: str, monkey
                 failures[operation.__name__] += 1
                 assert str(disk) in said, said
                 # Who waits for space can ask meanwhile what is there.
-                assert wlc.status("bank", farm=str(places.farm)).state == "started"
+                assert wlc.status("bank", farm=str(places.farm)).state == "active"
         places.check()
     print(small, dict(failures))
     assert failures.keys() >= EXPECTED[small], failures

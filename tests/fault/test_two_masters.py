@@ -123,7 +123,7 @@ def test_copy_that_comes_second_is_fenced_off_and_can_publish_under_another_name
         assert published_contents(farm) == expected == file_contents(source)
     with pytest.warns(UserWarning, match="publishes no more"):
         wlc.stop(copy)
-    assert wlc.status("bank", farm=farm).state == "started", "the stop of a fenced copy stopped the true master"
+    assert wlc.status("bank", farm=farm).state == "active", "the stop of a fenced copy stopped the true master"
     wlc.master(copy, farm=farm, name="other")
     for path, name, value in ((copy, "other", 21), (source, "bank", 11)):
         write(path, value)
@@ -219,7 +219,7 @@ def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path
         assert "a copy publishes nothing" in (wlc.status(copy).fenced or "")
     with pytest.warns(UserWarning, match="the farm is left as it is"):
         wlc.stop(copy)
-    assert wlc.status("bank", farm=farm).state == "started"
+    assert wlc.status("bank", farm=farm).state == "active"
     write(source, 10)
     wlc.flush(source)
     assert published_contents(farm) == file_contents(source) != before

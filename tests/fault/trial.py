@@ -248,7 +248,7 @@ def _verify_halfway(world: World, states: list[Contents], *, is_sound: bool) -> 
 def check_told(world: World) -> None:
     """Everybody says how he is, whatever happened."""
     if world.open().store.exists(CONFIG):
-        assert wlc.status(NAME, farm=world.farm).state in ("started", "stopped")
+        assert wlc.status(NAME, farm=world.farm).state in ("active", "stopped")
     for replica in (world.replica, world.lake):
         if replica.exists() and (replica.is_file() or (replica / POINTER).exists()):
             assert wlr.status(replica).tick == wlr.tick(replica)

@@ -311,7 +311,7 @@ def test_stopping_and_beginning_wait_for_no_lock_while_holding_another(bank: str
         finally:
             thread.join(30)
     assert not thread.is_alive()
-    assert wlc.status(bank).state == "started"
+    assert wlc.status(bank).state == "active"
 
 
 # Refused -----------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_settings_of_the_server(own_cluster: Cluster, farm: str, tmp_path: Path)
         assert "max_wal_senders" in str(caught.value.hint)
         assert execute(url, LEFT) == []
     assert not (tmp_path / "farm" / "bank" / "wlc.config").exists()
-    assert wlc.master(url, farm=farm, name="bank").state == "started"
+    assert wlc.master(url, farm=farm, name="bank").state == "active"
     wlc.stop(url)
 
 

@@ -427,7 +427,7 @@ def test_what_is_not_understood_stops_publishing_and_status_says_so(database_url
     assert done.returncode == 0
     assert "the history ends with tick 0: a schema change was not understood" in done.stderr
     execute(database_url, "INSERT INTO t VALUES (1)")
-    assert wlc.master(database_url, farm=farm_folder, name="x").state == "started"
+    assert wlc.master(database_url, farm=farm_folder, name="x").state == "active"
     assert wlc.status(database_url).bypassed == {}
     assert {check.outcome for check in wlc.verify_source(database_url)} == {"same"}
 

@@ -21,7 +21,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
 from wlc.masters import running
 from wlc.masters.lookup import opened_master
-from wlc.masters.running import publish_and_settle
+from wlc.masters.running import publish_and_repair
 from wlr.service import supervisor
 from wlr.service.job_states import Board, ServiceMemory
 from wlr.service.settings_file import read_settings
@@ -108,11 +108,11 @@ def test_a_server_at_rest_is_not_written_to(master: str, monkeypatch: pytest.Mon
 
 def test_a_round_with_nothing_to_publish_follows_the_beat(master: str) -> None:
     with opened_master(master, None) as (found, database):
-        publish_and_settle(found, database)
-        publish_and_settle(found, database)
+        publish_and_repair(found, database)
+        publish_and_repair(found, database)
         assert found.is_idle()
         wlc.beat(master, 7)
-        assert publish_and_settle(found, database).batches == 0
+        assert publish_and_repair(found, database).batches == 0
         assert found.beat_s == 7
 
 
@@ -132,7 +132,7 @@ def test_looks_share_a_connection_until_it_fails(master: str, monkeypatch: pytes
         assert isinstance(found, PostgresSource)
         for number in range(3):
             insert(master, number)
-            assert publish_and_settle(found, database).batches == 1
+            assert publish_and_repair(found, database).batches == 1
         assert len(opened) == 1
         # A transaction that stays open would keep the server from cleaning up.
         assert {state for (state,) in execute(master, f"SELECT state {others}")} == {"idle"}
@@ -140,8 +140,8 @@ def test_looks_share_a_connection_until_it_fails(master: str, monkeypatch: pytes
         execute(master, f"SELECT pg_terminate_backend(pid) {others} AND pid <> {pid}")
         insert(master, 3)
         with pytest.raises(UnavailableError):
-            publish_and_settle(found, database)
-        assert publish_and_settle(found, database).batches == 1
+            publish_and_repair(found, database)
+        assert publish_and_repair(found, database).batches == 1
         assert len(opened) == 2
 
 

@@ -95,7 +95,7 @@ def test_a_database_that_the_farm_has_taken_stays_when_making_it_fails(
         patch.setattr("wlc.masters.operations.status_of", interrupt)
         with pytest.raises(KeyboardInterrupt):
             wlc.master(source, create=True)
-    assert wlc.status(source).state == "started"
+    assert wlc.status(source).state == "active"
     other = tmp_path / "other.duckdb"
     with monkeypatch.context() as patch:
         patch.setattr("wlc.masters.operations.claim", interrupt)

@@ -67,7 +67,7 @@ def test_a_farm_and_its_readers_are_listed_whatever_is_wrong_with_one(
     assert (found["shop"].state, found["shop"].age_s, found["site/sites/rome"].kind) == ("stopped", None, "site")
     assert run_app(app, "wlc", ["list", "dbfarm", "--json"]) == 0
     assert [each["database"] for each in json.loads(capsys.readouterr().out)] == list(found)
-    with pytest.raises(InvalidError, match="is a database, and not a farm") as caught:
+    with pytest.raises(InvalidError, match="is a database, not a farm") as caught:
         wlc.databases("dbfarm/sales")
     assert caught.value.hint == f"wlc list {tmp_path / 'dbfarm'}"
     with pytest.raises(InvalidError, match="there is no folder"):
@@ -218,7 +218,7 @@ def test_all_who_ask_tell_a_dead_writer_from_one_that_closed(
         time.sleep(0.1)
     assert seen() == "silent"
     (found,) = wlc.databases()
-    assert f"the publisher of {file} on {this_host()} has said nothing for" in found.why
+    assert f"the publisher of {file} on {this_host()} has given no sign for" in found.why
     assert found.remedy is not None
     assert f"wlc flush {file}" in found.remedy
     wlc.flush(file)

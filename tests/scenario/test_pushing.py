@@ -109,7 +109,7 @@ def test_a_farm_that_was_taken_out_pushes_to_nobody(source: Path, pusher: wlc.Pu
     farm = str(source / "farm" / "shop")
     wlc.set_upstream(farm, "origin", is_active=False)
     try:
-        with pytest.raises(InvalidError, match="is inactive, and pushes to nobody"):
+        with pytest.raises(InvalidError, match="is inactive, so it pushes nothing"):
             pusher.push()
     finally:
         wlc.set_upstream(farm, "origin", is_active=True)

@@ -141,7 +141,7 @@ def test_defect_f_an_idle_follower_asks_six_times_a_minute_at_most(tmp_path) -> 
             read()
         assert 8 <= of_round.total() <= IDLE_ROUND_REQUESTS + (registries - 1) * IDLE_REGISTRY_REQUESTS, of_round
         with counted_accesses() as of_keepalive:
-            assert all(said.again().version for said in alive._said)
+            assert all(said.renewed().version for said in alive._registrations)
         assert of_keepalive.total() == registries
         assert alive.interval_s is not None
         assert (of_round.total() / beat_s + registries / alive.interval_s) * 60 <= 6, of_round

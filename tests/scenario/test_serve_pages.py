@@ -142,7 +142,7 @@ def test_the_list_says_how_each_database_is_and_what_fails(served, config) -> No
     clock.now += 11
     page = get(attendant.port, "/")[2]
     assert '<strong class="silent">silent</strong>' in page
-    assert "has said nothing for 1h, and did not close" in page
+    assert "has given no sign for 1h, and did not close" in page
     assert "Databases: 1, in need of attention: 1, failing jobs: 1" in page
     assert "&lt;b&gt;full&lt;/b&gt;" in page
 

@@ -221,7 +221,7 @@ MISTAKES = {
     ),
     "site exceptions rome.duckdb --resubmit rome:1": (
         "nothing that could be written was rejected here as rome:1",
-        "wlc site exceptions rome.duckdb lists what was",
+        "wlc site exceptions rome.duckdb lists rejected rows",
     ),
     "master york.duckdb --name sales --site york --mesh": (
         "there is no database york.duckdb",
@@ -376,7 +376,7 @@ WRONG = {
         after=False,
     ),
     "a site silent beyond the deadline": Wrong(
-        "site take {rome}", 7, "what is missing of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
+        "site take {rome}", 7, "the missing part of site oslo was pruned", (AGAIN,), oslo_prunes, ANEW
     ),
     "a proof that the log does not know": Wrong(
         "site take {rome}",

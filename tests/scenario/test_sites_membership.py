@@ -162,7 +162,7 @@ def test_a_join_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(InvalidError):
         wlc.join(sites.file("rome"), name="sales", farm=sites.farm, site="rome")
     wlc.stop(sites.file("rome"))
-    with pytest.raises(InvalidError, match="was stopped: what was written since is in no log") as caught:
+    with pytest.raises(InvalidError, match="was stopped: later changes are in no log") as caught:
         wlc.join(sites.file("rome"), name="sales", farm=sites.farm, site="rome")
     assert str(caught.value.hint).partition(";")[0].endswith("--site rome --again")
 

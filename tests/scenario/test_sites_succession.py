@@ -294,7 +294,7 @@ def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
     wlc.flush(three.file("oslo"))
     lose(three, "rome")
     lose(three, "paris")
-    assert [reign.is_effective for reign in read_circle(three.log("oslo")).reigns] == [True, False]
+    assert [former_term.is_effective for former_term in read_circle(three.log("oslo")).former_terms] == [True, False]
     three.take("paris")
     three.exchange()
     three.refuse_differences(*TABLES)

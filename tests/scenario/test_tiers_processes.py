@@ -214,7 +214,7 @@ def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
     relay.kill()
     wlc.set_tiers(hq, ["recent_s=1"])
     land.wait_for("r", marks=("silent",))
-    assert "it was not heard of for" in land.replicate("z", hq, *auto, code=75)
+    assert "it was last seen" in land.replicate("z", hq, *auto, code=75)
     wlc.set_tiers(hq, ["recent_s=600"])
     said = land.members()["r"].seen
     land.start(*ship)

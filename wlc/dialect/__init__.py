@@ -1,1 +1,1 @@
-"""What capture and replay both know of SQL engines."""
+"""Knowledge of SQL engines that capture and replay share."""

@@ -25,7 +25,7 @@ _AFTER_USER = rf"(?P<place>{_HOST}(?:,{_HOST})*(?:/[^@/?:&=]*)?)(?:\?(?P<paramet
 _WELL_FORMED = re.compile(rf"(?:(?P<user>[^:@/?]*)(?::[^@/]*)?@)?{_AFTER_USER}", re.DOTALL)
 # If the password contains an @ or a slash that was not written as %40 or %2F, the place may follow the last @.
 _MALFORMED = re.compile(rf"(?P<user>[^:@/?]*):[^=]*@{_AFTER_USER}", re.DOTALL)
-# `host=db password=…`, and what else names a password; a path of such a name begins with ./ or /.
+# `host=db password=…` and other texts that name a password; write a path of such a name with ./ or / in front.
 _CONNECTION_STRING = re.compile(
     rf"\s*(?:{'|'.join(_KNOWN | _SECRET)})\s*=|(?:.*\s)?(?:ssl)?passw(?:or)?d\s*=", re.DOTALL | re.IGNORECASE
 )
@@ -38,7 +38,7 @@ _PLAIN_URL = re.compile(
 
 
 def is_connection_string(text: str) -> bool:
-    """Say whether a text is a connection string of libpq, or a login at a host, and no path and no URL."""
+    """Say whether a text is a connection string of libpq, or a login at a host, rather than a path or a URL."""
     return "://" not in text and any(form.match(text) for form in (_CONNECTION_STRING, _LOGIN))
 
 
@@ -56,10 +56,10 @@ def refuse_connection_string(text: str) -> None:
 
 
 def without_password(place: str) -> str:
-    """Return a place as it may be shown and stored: a path, the URL of a store or a database, or what is typed for one.
+    """Return a path or URL in the form that may be shown and stored, even if it is malformed.
 
-    Everything that may be part of a password is left out. That is most of a malformed URL, because its password may
-    lack the escapes that URLs need.
+    Every part that may belong to a password is left out: of a malformed URL nearly all, because its password may lack
+    the escapes that URLs need.
     """
     scheme, mark, rest = place.partition("://")
     if not mark:

@@ -51,7 +51,7 @@ def format_local(time: datetime) -> str:
 
 
 def format_short(times: Sequence[datetime], now: datetime | None = None) -> list[str]:
-    """Write times for a person: local, to the second, and without what all of them share with now.
+    """Write times for a person: local, to the second, without the date or year that all of them share with now.
 
     Args:
         times: Aware times.
@@ -87,9 +87,9 @@ def read_time(text: str) -> datetime:
 
 
 def parse_until(given: str | date, now: datetime | None = None) -> datetime:
-    """Read a time as `parse_time` does, that up to which something counts.
+    """Read an upper limit in time as `parse_time` does.
 
-    A text with seconds and without their fraction means the end of that second: times are shown so.
+    A text with whole seconds means the end of that second, because times are shown without fractions.
     """
     moment = parse_time(given, now)
     is_second = isinstance(given, str) and _WHOLE_SECOND.search(given) is not None
@@ -129,7 +129,7 @@ def parse_moment(
 
 
 def parse_time(given: str | date, now: datetime | None = None) -> datetime:
-    """Read a time as people type it, or as a program gives it.
+    """Read a time as a person types it or a program gives it.
 
     Args:
         given: A date or time. As text: an ISO date or time, `now`, a distance from now such as `-2h`, `2 hours ago` or
@@ -173,7 +173,7 @@ def _on_a_day(text: str, now: datetime) -> datetime | None:
         return None
     zone = None
     if found["zone"]:
-        # A tenth of what every command imports of this package; few times name a zone.
+        # zoneinfo is a tenth of the import time of every command, and few times name a zone.
         from zoneinfo import ZoneInfo
 
         zone = ZoneInfo(found["zone"])

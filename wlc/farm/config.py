@@ -1,6 +1,6 @@
-"""`wlc.config`: what the farm says about a database in a dozen lines, a cache of the log.
+"""`wlc.config`: a database's state in a dozen lines, a cache of the log.
 
-The beat: longest wait of a committed transaction until it is published, in seconds.
+The beat: longest time from a transaction's commit to its publication, in seconds.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CHECKSUM = "sha256"
 
 
 def first_config(name: str) -> Config:
-    """Return the configuration of a database of which nothing is known yet."""
+    """Return the configuration of a new database."""
     return Config("", LOGS, STARTED, 1, BEAT_S, None, name, "unknown", 0)
 
 
@@ -148,14 +148,14 @@ def decode_config(data: bytes, path: str) -> Config:
         tick=read("tick", lambda text: _number(text, 0)),
         parent=read("parent", _parent),
     )
-    # Checked last, so that an invalid value is named. A valid one that is not what was written is found here.
+    # Checked last, so that the message names an invalid value. The checksum finds a wrong value that is valid.
     if not text.endswith(f"\n{_CHECKSUM}={_checksum(text[: text.rindex(_CHECKSUM)])}\n"):
         raise _corrupt(path, "its checksum does not match its content")
     return config
 
 
 def with_batch(config: Config, batch: Batch) -> Config:
-    """Return a configuration that has followed a batch."""
+    """Return the configuration after a batch was published."""
     parent = batch.parent or (config.parent if config.history == batch.history else None)
     write = batch.clock or config.write
     config = replace(config, history=batch.history, tick=batch.last, write=write, parent=parent)
@@ -169,10 +169,10 @@ def naming_snapshot(config: Config, tick: int) -> Config:
 
 
 def is_behind(config: Config, batches: Sequence[int], snapshots: Sequence[int]) -> bool:
-    """Say whether a configuration lacks what the farm holds, as `FarmDatabase.rebuild_config` would add it.
+    """Say whether a configuration is behind the farm, so that `FarmDatabase.rebuild_config` would change it.
 
     Args:
-        config: Read before the others.
+        config: Read before the numbers and ticks.
         batches: Numbers of all batches, rising.
         snapshots: Ticks of all snapshots, rising.
     """
@@ -183,12 +183,12 @@ def is_behind(config: Config, batches: Sequence[int], snapshots: Sequence[int]) 
 
 
 def with_snapshot(config: Config, manifest: Manifest) -> Config:
-    """Return a configuration that has followed a snapshot."""
+    """Return the configuration after a snapshot was published."""
     position = manifest.position
     config = naming_snapshot(config, position.tick)
     if position.batch + 1 < config.batches or (position.tick <= config.tick and position.history == config.history):
         return config
-    # No batch followed the snapshot yet: it is the newest of what is known, and may have begun a new history.
+    # No batch follows the snapshot yet: it is the newest position and may have begun a new history.
     write = manifest.clock if position.tick else None
     parent = config.parent if position.history == config.history else None
     config = replace(config, history=position.history, tick=position.tick, write=write, parent=parent)

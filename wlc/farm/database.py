@@ -1,11 +1,11 @@
 """One database's folder in the farm: publish and read batches and snapshots, configuration included.
 
-A witness: the last position that somebody has seen of each database, kept in a file of the reader's own.
+A witness: the last position of each database that a reader has seen, in a file of the reader.
 
-Signatures show who wrote a file, not that it is the newest. A replica that exists notices a farm that ends before its
-own position. A reader that begins anew has no position; a witness gives it one.
+Signatures show who wrote a file, not that it is the newest. An existing replica notices a farm that ends before the
+replica's position. A new reader has no position; the witness supplies one.
 
-Data files of batches and snapshots in a store: created under a name that is free, fetched and verified.
+Data files of batches and snapshots in a store: created under an unused name, fetched and verified.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DOCUMENT = Document(
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a file says of one database.
+    """The entry of one database in a witness file.
 
     Attributes:
         file: The file; it need not exist yet.
@@ -71,7 +71,7 @@ class Witness:
     url: str
 
     def seen(self) -> Position | None:
-        """Return the last position that was seen, None before the first.
+        """Return the last position that the reader has seen, None before the first.
 
         Raises:
             CorruptError: The file is damaged.
@@ -81,7 +81,7 @@ class Witness:
         return found[0].seen.get(self.url) if found else None
 
     def note(self, position: Position) -> None:
-        """Note a position that was read and verified; an earlier one than the last changes nothing.
+        """Store a position that was read and verified; a position before the stored one changes nothing.
 
         Raises:
             InvalidError: The file cannot be written.
@@ -109,7 +109,7 @@ class Witness:
 
 
 def witness_of(options: Mapping[str, Any] | None, url: str) -> Witness | None:
-    """Return the witness of a database that options or the environment name, None if they name none."""
+    """Return a database's witness as options or the environment specify it, None if they specify none."""
     file = (options or {}).get(WITNESS) or os.environ.get(VARIABLE)
     if not file:
         return None
@@ -132,7 +132,7 @@ def create_all(store: Store, wanted: Sequence[DataFile], files: Mapping[str, Pat
     def create(file: DataFile) -> str:
         return _create_data(store, file, files, folder)
 
-    # A connection that was not closed publishes while the interpreter ends, when no thread can be started any more.
+    # A connection that was not closed publishes during interpreter shutdown, when no thread can be started.
     if len(wanted) < 2 or not threading.main_thread().is_alive():
         return {file.path: create(file) for file in wanted}
     with ThreadPoolExecutor(_UPLOADS) as pool:
@@ -140,7 +140,7 @@ def create_all(store: Store, wanted: Sequence[DataFile], files: Mapping[str, Pat
 
 
 def _create_data(store: Store, file: DataFile, files: Mapping[str, Path], folder: str = "") -> str:
-    """Create one data file under its plain name, or a stamped one if another file has that, and return the name."""
+    """Create one data file under its plain name, or a stamped one if the plain name is taken, and return the name."""
     local = files[file.path]
     if local.stat().st_size != file.bytes:
         raise InvalidError(f"{local} has {local.stat().st_size} bytes, {file.path} should have {file.bytes}")
@@ -166,16 +166,16 @@ def _holds(store: Store, path: str, file: DataFile) -> bool:
 
 
 def fetch_verified(store: Store, file: DataFile, folder: str, *, is_checked: bool = True) -> Path:
-    """Return a local copy of a data file, to be released.
+    """Return a local copy of a data file; the caller releases it.
 
     Args:
         store: Where it is.
-        file: What the log file or manifest says of it.
+        file: Its entry in the log file or manifest.
         folder: The folder that its path is relative to.
-        is_checked: Compare its content with the checksum, and not its size only.
+        is_checked: Verify its checksum and not only its size.
 
     Raises:
-        CorruptError: The file is missing or not what the log file or manifest says.
+        CorruptError: The file is missing or differs from its entry in the log file or manifest.
     """
     path = folder + paths.check_relative(file.path, store.url)
     where = f"{store.url}/{path}"
@@ -234,7 +234,7 @@ class FarmDatabase:
         store: The store at that folder.
         storage_options: Options of its file system; they may hold secrets.
         keys: The keys among them, or those of the environment.
-        witness: What this reader has seen of the database before; None if that is kept nowhere.
+        witness: The last position that this reader has seen of the database; None if no file keeps it.
     """
 
     def __init__(self, name: str, store: Store, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -262,11 +262,11 @@ class FarmDatabase:
         return self._logs
 
     def probe_logs(self, logs: str) -> None:
-        """Refuse a place for log files that is not to be used, before the configuration names it."""
+        """Refuse an unsuitable place for log files before the configuration names it."""
         self._open_logs(logs).probe()
 
     def _open_logs(self, logs: str) -> Store:
-        # The store that is open stays: files that were fetched live as long as it does.
+        # Keep the open store: fetched files live as long as the store.
         if self._logs is None or self._logs_place != logs:
             opened = open_store(join_url(self.url, logs), self.storage_options)
             self._logs, self._logs_place = self._encrypted(opened, paths.LOGS), logs
@@ -282,7 +282,7 @@ class FarmDatabase:
     # Configuration
 
     def config(self) -> Config:
-        """Return what `wlc.config` says.
+        """Return the content of `wlc.config`.
 
         Raises:
             MissingError: There is no such database in the farm.
@@ -322,14 +322,14 @@ class FarmDatabase:
         self._open_logs(config.logs).prepare()
 
     def change_config(self, change: Callable[[Config], Config]) -> Config:
-        """Replace the configuration by what a function makes of it, again if somebody else writes in between.
+        """Replace the configuration with the result of a function; retry if another process writes in between.
 
         Args:
             change: Pure function from the present configuration to the new one. It returns its argument to leave the
                 configuration alone, and raises FencedError where that belongs to another master.
 
         Returns:
-            What `wlc.config` says now.
+            The configuration after the change.
 
         Raises:
             MissingError: There is no such database in the farm.
@@ -350,8 +350,9 @@ class FarmDatabase:
         """Bring the configuration up to the newest log file and snapshot, and return it.
 
         Args:
-            known: What the master knows. Beat, log directory and state are only in `wlc.config`; if that is lost or
-                damaged and `known` is omitted, they become 300 seconds, the default directory and started.
+            known: The master's knowledge of the configuration. Beat, log directory and state are only in `wlc.config`;
+                if it is lost or damaged and `known` is omitted, they become 300 seconds, the default directory and
+                started.
 
         Raises:
             MissingError: There is neither a configuration nor a log file nor a snapshot.
@@ -379,7 +380,7 @@ class FarmDatabase:
         return VersionedObject(self.store, paths.CONFIG, encoded, decoded)
 
     def repair_config(self, batches: Sequence[int], snapshots: Sequence[int]) -> None:
-        """Rebuild the configuration if it is behind what was listed, see `is_behind`; who may not write leaves it."""
+        """Rebuild the configuration if it is behind the listed files, see `is_behind`; skip it in a read-only farm."""
         with suppress(FarmError, OSError):
             if is_behind(self.config(), batches, snapshots):
                 self.rebuild_config()
@@ -395,7 +396,7 @@ class FarmDatabase:
         batch = self.read_batch(numbers[-1])[0] if numbers else None
         manifest = self.read_manifest(ticks[-1]) if ticks else None
         config = present or known or first_config(self.name)
-        # Another history's batch is one that ends what was before the present one.
+        # A batch of another history ends the history before the present one.
         if batch and batch.number >= config.batches and (present is None or batch.history == present.history):
             config = with_batch(config, batch)
         if manifest and (present is None or manifest.position.history == config.history):
@@ -416,8 +417,8 @@ class FarmDatabase:
 
         Args:
             number: Its number, 1 or more.
-            previous: Chain hash of the batch before it, to be verified; None verifies nothing.
-            is_own: The caller takes it for its own: if it signs, it has signed that, too.
+            previous: Chain hash of the batch before it; None skips the check of the chain.
+            is_own: The caller is the publisher of this batch: if the caller signs, the batch must carry its signature.
 
         Returns:
             The batch and its own chain hash.
@@ -425,7 +426,7 @@ class FarmDatabase:
         Raises:
             GapError: It is missing while later ones exist.
             MissingError: Neither it nor a later one exists.
-            CorruptError: It is damaged, or another one's, or its chain is broken. Apply nothing of it.
+            CorruptError: It is damaged, belongs to another database, or its chain is broken. Apply nothing of it.
         """
         data = newest_batches.read_log_file(self, number)
         return self.decoded_batch(number, data, previous, is_own=is_own)
@@ -433,7 +434,7 @@ class FarmDatabase:
     def decoded_batch(
         self, number: int, data: bytes, previous: str | None = None, *, is_own: bool = False
     ) -> tuple[Batch, str]:
-        """Check the bytes of a log file and decode them; arguments, answer and errors are those of `read_batch`."""
+        """Check the bytes of a log file and decode them; arguments, result and errors as in `read_batch`."""
         where = f"{self.logs.url}/{paths.log_path(self.name, number)}"
         verify_log(data, where, self.keys, is_own=is_own)
         batch = decode_batch(data, where)
@@ -446,8 +447,8 @@ class FarmDatabase:
     def publish(self, batch: Batch, files: Mapping[str, Path]) -> str:
         """Make `batch` visible to replicas, all or nothing; publishing the same batch again changes nothing.
 
-        The log file, created last and exclusively, is the commit point. No data file is ever overwritten: where a dead
-        attempt, or another master that races with us, left a file of the same name, ours gets a stamp in its name.
+        The log file, created last and exclusively, is the commit point. No data file is ever overwritten: if a failed
+        attempt or a competing master left a file of the same name, the new file gets a stamp in its name.
 
         Args:
             batch: Ticks rise and start after the last published one.
@@ -461,7 +462,7 @@ class FarmDatabase:
             GapError: The batch before it is missing.
             UnavailableError: The outcome is unknown. Retry: publishing is idempotent.
         """
-        # A batch that contradicts itself is refused before anything is written.
+        # Refuse an inconsistent batch before anything is written.
         data = signed_log(encode_batch(batch), self.keys)
         path = paths.log_path(self.name, batch.number)
         if self.logs.exists(path):
@@ -475,12 +476,12 @@ class FarmDatabase:
             self.logs.create(path, data)
         except AlreadyExistsError:
             return self._published(batch)
-        # Had the farm been moved away while we wrote, the batch would be somewhere else.
+        # If the farm was moved away during the write, the batch is in another place.
         self._check_place(batch.number)
         return checksum(data)
 
     def _check_place(self, number: int) -> None:
-        """Refuse to publish where the batch before is missing."""
+        """Refuse to publish if the previous batch is missing."""
         if number > 1 and not self.logs.exists(paths.log_path(self.name, number - 1)):
             raise GapError(
                 f"cannot publish batch {number} of {self.name}: batch {number - 1} is missing",
@@ -489,7 +490,7 @@ class FarmDatabase:
             )
 
     def _published(self, batch: Batch) -> str:
-        """Return the chain hash of the log file that is there if it says what `batch` says."""
+        """Return the chain hash of the existing log file if its content equals `batch`."""
         present, chain = self.read_batch(batch.number, is_own=True)
         if _without_stamps(present) != _without_stamps(batch):
             raise FencedError(
@@ -500,10 +501,10 @@ class FarmDatabase:
         return chain
 
     def fetch(self, file: TableFile | DataFile, *, is_checked: bool = True) -> Path:
-        """Return a local copy of a data file of a batch, to be released; only its size is verified if not `is_checked`.
+        """Return a local copy of a batch's data file; the caller releases it. Unless `is_checked`, verify only size.
 
         Raises:
-            CorruptError: The file is missing or not what its log file says.
+            CorruptError: The file is missing or differs from its entry in the log file.
         """
         file = file.file if isinstance(file, TableFile) else file
         return fetch_verified(self.logs, file, "", is_checked=is_checked)
@@ -514,7 +515,7 @@ class FarmDatabase:
         self.store.release(file)
 
     def delete_batch(self, number: int) -> None:
-        """Delete a batch, its log file first: without it, the rest is nothing. Can be repeated."""
+        """Delete a batch, its log file first: without the log file, no reader uses the data files. Can be repeated."""
         data = [entry.path for entry in self.logs.list(paths.data_folder(self.name, number))]
         for path in (paths.log_path(self.name, number), *data):
             self.logs.delete(path)
@@ -522,7 +523,8 @@ class FarmDatabase:
     def leftover_numbers(self) -> list[int]:
         """Return the numbers below the newest batch that have data files but no log file, rising.
 
-        A deletion that was cut short leaves them. Above the newest batch they may be those of a publication under way.
+        An interrupted deletion leaves them. Above the newest batch, the data files may belong to a publication in
+        progress.
         """
         numbers = self.batch_numbers()
         entries = self.logs.list(f"{self.name}_") if numbers else []
@@ -548,7 +550,8 @@ class FarmDatabase:
         """Return the ticks of all snapshots, rising; can be empty."""
         listed = (paths.parse_manifest_path(entry.path) for entry in self.store.list(paths.SNAPSHOTS))
         ticks = {tick for tick in listed if tick is not None}
-        # Where listings lag, a new snapshot is found by its name. Without it, a log would seem to begin with nothing.
+        # Where listings lag, find a new snapshot by its name. Otherwise the log would seem to begin with an empty
+        # database.
         named = self._named_snapshot()
         if named is not None and named not in ticks and self.store.exists(paths.manifest_path(named)):
             ticks.add(named)
@@ -563,7 +566,8 @@ class FarmDatabase:
     def leftover_snapshots(self) -> list[int]:
         """Return the ticks before the first snapshot that have data files but no manifest, rising.
 
-        One that died before its manifest leaves them. At later ticks they may be those of a snapshot under way.
+        A snapshot that failed before its manifest leaves them. At later ticks, they may belong to a snapshot in
+        progress.
         """
         ticks = self.snapshot_ticks()
         folders = (entry.path.rpartition("/")[0] for entry in self.store.list(paths.SNAPSHOTS)) if ticks else ()
@@ -575,7 +579,7 @@ class FarmDatabase:
 
         Raises:
             MissingError: There is no snapshot at that tick.
-            CorruptError: It is damaged or another one's.
+            CorruptError: It is damaged or belongs to another snapshot.
         """
         return self.decoded_manifest(tick, self.store.read(paths.manifest_path(tick)))
 
@@ -597,10 +601,10 @@ class FarmDatabase:
             files: For each path in the manifest the local file.
 
         Returns:
-            The manifest in the farm. A snapshot at the same position that was there already is as good and stays.
+            The manifest in the farm. An existing snapshot at the same position is equivalent and stays.
 
         Raises:
-            FencedError: There is a snapshot at this tick of another history.
+            FencedError: A snapshot of another history exists at this tick.
             UnavailableError: The outcome is unknown. Retry.
         """
         encode_manifest(manifest)
@@ -631,12 +635,12 @@ class FarmDatabase:
         return present
 
     def fetch_snapshot(self, manifest: Manifest, file: DataFile, *, is_checked: bool = True) -> Path:
-        """Return a local copy of a snapshot's data file; otherwise as `fetch`."""
+        """Return a local copy of a snapshot's data file; see `fetch`."""
         folder = f"{paths.snapshot_folder(manifest.position.tick)}/"
         return fetch_verified(self.store, file, folder, is_checked=is_checked)
 
     def delete_snapshot(self, tick: int) -> None:
-        """Delete a snapshot, its manifest first: without it, the rest is nothing. Can be repeated."""
+        """Delete a snapshot, its manifest first: without it, no reader uses the data files. Can be repeated."""
         listed = [entry.path for entry in self.store.list(paths.snapshot_folder(tick) + "/")]
         for path in dict.fromkeys((paths.manifest_path(tick), *listed)):
             self.store.delete(path)

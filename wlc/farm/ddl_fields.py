@@ -1,4 +1,4 @@
-"""What a schema statement did, as values and as JSON."""
+"""Effects of a schema statement, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from wlc.farm.json_records import form_of, record_of
 from wlc.farm.names import Name, TableName, as_object_name, name_json
 
 _KIND = re.compile(r"[A-Z]+(?: [A-Z]+)*")
-# Objects that belong to a table or domain say to which.
+# Objects that belong to a table or domain name it.
 _PARTS = frozenset({"INDEX", "TRIGGER", "POLICY", "CONSTRAINT", "DOMAIN CONSTRAINT"})
 _OF_TABLE = frozenset({"columns", "key", "constraints", "parents"})
-# Keys that effects on objects of a kind may have besides those of all.
+# Additional keys of effects on objects of one kind.
 _OPTIONAL = {
     ("created", "TABLE"): _OF_TABLE,
     ("created", "INDEX"): frozenset({"unique"}),
@@ -42,8 +42,8 @@ _OF_SOME = frozenset().union(*_OPTIONAL.values())
 class DbObject:
     """An object of a database: its kind as it follows CREATE, such as `TABLE`, and its name.
 
-    The name of a schema is both parts of its own `name`. `arguments` are the types by which a routine is told apart
-    from others of its name; None for everything else.
+    The name of a schema is both parts of its own `name`. `arguments` are a routine's argument types, which distinguish
+    overloads; None for every other kind.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class Reference:
 
     @property
     def problem(self) -> str | None:
-        """Why this is no foreign key, None if it is one."""
+        """Why this is not a valid foreign key, None if it is valid."""
         return None if len(self.columns) == len(self.keys) else "it does not refer to as many columns as it has"
 
 
@@ -107,12 +107,12 @@ class CreatedObject:
     """A statement created an object.
 
     Attributes:
-        replaces: It took the place of one of the same kind and name.
+        replaces: It replaced an object of the same kind and name.
         of: The table or domain that it belongs to.
         unique: Of a unique index its columns, None for an expression.
-        columns: Of a table whose layout is not that of the statement.
-        key: Of such a table the columns of the primary key.
-        constraints: Of a table, all but the primary key and NOT NULL.
+        columns: Columns of a table if the statement's layout is another table's.
+        key: Primary key of such a table.
+        constraints: A table's constraints without the primary key and NOT NULL.
         parents: Tables that a table is a partition of or inherits from.
     """
 
@@ -128,7 +128,7 @@ class CreatedObject:
 
 @dataclass(frozen=True, slots=True)
 class DroppedObject:
-    """A statement dropped an object, and with it all that belongs to it; `of` is the table that it belonged to."""
+    """A statement dropped an object with all dependent parts; `of` is the table that the object belonged to."""
 
     object: Annotated[WrittenObject, JsonKey("dropped")]
     of: Omitted[TableName | None] = None
@@ -136,7 +136,7 @@ class DroppedObject:
 
 @dataclass(frozen=True, slots=True)
 class RenamedObject:
-    """A statement gave an object, and with it all that belongs to it, another schema or name."""
+    """A statement gave an object, with all its parts, another schema or name."""
 
     object: Annotated[WrittenObject, JsonKey("renamed")]
     to: TableName
@@ -145,14 +145,14 @@ class RenamedObject:
 
 @dataclass(frozen=True, slots=True)
 class AlteredObject:
-    """A statement changed an object in place; without any attribute, in a way that concerns no rows.
+    """A statement changed an object in place; without attributes, the change affects no rows.
 
     Attributes:
         of: The table that it belongs to.
-        columns: Columns of a table that were added behind the others, dropped, renamed or redefined; of a view and of
-            a composite type those that were renamed.
-        key: The primary key afterwards, None if it is the same but for names.
-        constraints: All constraints afterwards, None if they are the same but for names.
+        columns: Columns of a table that were added at the end, dropped, renamed or redefined; for views and composite
+            types, the renamed columns.
+        key: The primary key afterwards, None if at most names of its columns changed.
+        constraints: All constraints afterwards, None if at most names in them changed.
         parents: All parents afterwards, None if they are the same.
         values: Values of an enum that were added, dropped or renamed.
     """

@@ -1,8 +1,8 @@
-"""Digests: what a table holds as a number of rows and a sum that knows no order, kept from what changes.
+"""Digests: a table's row count and an order-independent sum over its rows, maintained from the changes.
 
-A row has a 64-bit number that any program can compute (docs/format.md), and a table the sum of its rows' numbers modulo
-2^64. The sum is linear: what a transaction adds is added, what it removes is subtracted, and the table is not read
-again. A digest finds errors; signatures find forgeries.
+Each row has a 64-bit number that any program can compute (docs/format.md); a table's sum is that of its rows' numbers
+modulo 2^64. The sum is linear: numbers of added rows are added, numbers of removed rows subtracted, and the table is
+not read again. A digest finds errors; signatures find forgeries.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Record, Transaction
 
 EMPTY = Digest(0, 0)
-# What comparing the content of a table with a digest can give.
+# Results of comparing a table with a digest.
 SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
 MODULUS = 1 << 64
 
 
 def plus(digest: Digest, rows: int, total: int) -> Digest:
-    """Return the digest after rows were added, or, both negative, removed."""
+    """Return the digest after rows were added (or removed, if both arguments are negative)."""
     return Digest(digest.rows + rows, (digest.sum + total) % MODULUS)
 
 
 @dataclass(slots=True)
 class _Content:
-    """A table: what is known of it, and the images that came since, by path their first and last tick."""
+    """A table's last known digest, and the images since then: first and last tick by path."""
 
     known: Digest | None
     rows: int = 0
@@ -50,10 +50,10 @@ class _Content:
 
 
 class Ledger:
-    """Follows transactions and says what each table that they change holds afterwards.
+    """Follows transactions and computes the digest of each changed table afterwards.
 
     Args:
-        known: Digests at the start; tables that are not in it are not known.
+        known: Digests at the start; the digest of any other table is unknown.
         total: Adds up the images of a data file from one tick to another, both included, modulo 2^64.
     """
 
@@ -63,12 +63,12 @@ class Ledger:
         self._changed: set[Name] = set()
 
     def follow(self, transactions: Iterable[Transaction]) -> None:
-        """Take in transactions that were committed, in their order."""
+        """Add committed transactions, in commit order."""
         for first, last, record in Transactions.of(transactions).records():
             self.take(record, first, last)
 
     def take(self, record: Record, first: int, last: int) -> None:
-        """Take in what one or several transactions did; see `Transactions.records`."""
+        """Add a record of one or more transactions; see `Transactions.records`."""
         if isinstance(record, Change):
             content = self._tables.setdefault(record.table, _Content(None))
             begin, _ = content.reads.get(record.path, (first, last))
@@ -81,7 +81,7 @@ class Ledger:
             self.alter(record)
 
     def alter(self, ddl: Ddl) -> None:
-        """Take in a schema change."""
+        """Follow a schema change."""
         for effect in table_effects(ddl):
             name = effect.object.name
             match effect:
@@ -98,17 +98,17 @@ class Ledger:
             self.set(ddl.object, ddl.digest)
 
     def set(self, table: Name, digest: Digest | None) -> None:
-        """Say what a table holds now; None where that is unknown."""
+        """Set a table's digest; None if it is unknown."""
         self._tables[table] = _Content(digest)
         self._changed.add(table)
 
     def drop(self, table: Name) -> None:
-        """Say that a table is gone."""
+        """Remove a dropped table."""
         self._tables.pop(table, None)
         self._changed.discard(table)
 
     def digest(self, table: Name) -> Digest | None:
-        """Return what a table holds now, None where that is not known."""
+        """Return a table's digest, None if it is unknown."""
         content = self._tables.get(table)
         if content is None or content.known is None:
             return None
@@ -130,7 +130,7 @@ class Ledger:
 
 
 def after(known: Mapping[Name, Digest], batch: Batch) -> dict[Name, Digest]:
-    """Return what tables hold after a batch by its own digests, given what they held before."""
+    """Return the tables' digests after a batch as the batch states them, given the digests before it."""
     found = dict(known)
     for table in touched(batch.transactions):
         found.pop(table, None)
@@ -138,17 +138,17 @@ def after(known: Mapping[Name, Digest], batch: Batch) -> dict[Name, Digest]:
 
 
 def compared(held: Digest | None, expected: Digest | None) -> str:
-    """Compare what a table holds with what it should hold: SAME, DIFFERS, or UNKNOWN where nothing is expected."""
+    """Compare a table's digest with the expected one: SAME, DIFFERS, or UNKNOWN without an expected digest."""
     return UNKNOWN if expected is None else SAME if held == expected else DIFFERS
 
 
 def differing(held: Mapping[Name, Digest], expected: Mapping[Name, Digest]) -> list[Name]:
-    """Return the tables that hold something else than expected."""
+    """Return the tables whose digest differs from the expected one."""
     return [name for name, digest in held.items() if compared(digest, expected.get(name)) == DIFFERS]
 
 
 def touched(transactions: Iterable[Transaction]) -> set[Name]:
-    """Return the tables that transactions changed, under all names that they had."""
+    """Return the tables that transactions changed, under all their names."""
     found: set[Name] = set()
     for *_, record in Transactions.of(transactions).records():
         if isinstance(record, Ddl):

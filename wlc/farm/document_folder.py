@@ -1,4 +1,4 @@
-"""All documents of one kind in a folder of a store; one that is damaged is known by what is wrong with it."""
+"""All documents of one kind in a folder of a store; a damaged document is represented by its error."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def read_folder(
     decode: Callable[[bytes, str], Content],
     before: Mapping[str, tuple[StoredObject, Content | CorruptError]] | None = None,
 ) -> dict[str, tuple[StoredObject, Content | CorruptError]]:
-    """Return the documents of a folder by path, in order: how each is listed, and its content or what is wrong with it.
+    """Return the documents of a folder by path, in order: the listed object, and its content or its error.
 
     Args:
         store: Where they are.
         prefix: The folder, with a slash at its end.
-        parse: Returns None for the path of anything else.
+        parse: Returns None for the path of any other object.
         decode: Reads a document, given its bytes and its URL.
-        before: What was read the last time; only what arrived since is read.
+        before: Result of the previous call; only objects that arrived since are read.
     """
 
     def read(entry: StoredObject) -> Content | CorruptError | None:
         try:
             return decode(store.read(entry.path), f"{store.url}/{entry.path}")
         except MissingError:
-            return None  # Deleted while we listed.
+            return None  # Deleted by another process after the listing.
         except CorruptError as error:
             return error
 
@@ -63,7 +63,7 @@ def read_folder(
 def parted(
     found: Mapping[str, tuple[StoredObject, Content | CorruptError]],
 ) -> tuple[list[Content], list[CorruptError]]:
-    """Part what `read_folder` returned into contents and errors."""
+    """Split the result of `read_folder` into contents and errors."""
     contents, wrong = [], []
     for _, content in found.values():
         if isinstance(content, CorruptError):

@@ -1,4 +1,4 @@
-"""JSON documents closed by a checksum: manifests of snapshots, registrations, what a Parquet replica keeps.
+"""JSON documents closed by a checksum: manifests of snapshots, registrations, state of a Parquet replica.
 
 {"<kind>":
 { … }
@@ -33,7 +33,7 @@ def encode_document(kind: str, content: Mapping[str, Any]) -> bytes:
 
 
 def _lines(value: object) -> str:
-    """Return a list with a line for each item, for people who read it."""
+    """Return a list with one line per item, for human readers."""
     # `json.dumps(indent=…)` is written in Python, and took half of the time that a step of a lake takes.
     if not isinstance(value, list | tuple) or not value:
         return _json(value)
@@ -52,8 +52,8 @@ class Document(Generic[Content]):
         kind: Its name.
         type: The dataclass that it holds.
         format: Its version, None for a kind without one.
-        hint: What to do about one that is damaged; `{where}` stands for its place.
-        name: The attribute after which a document's file is called; "" if there are not several.
+        hint: How to repair a damaged document; `{where}` stands for its place.
+        name: The attribute that names a document's file; "" if there is only one document.
         check: Raises ValueError if the content contradicts itself.
         may_be_signed: It can have a signature, which `wlc.farm.seal.signatures` checks.
     """

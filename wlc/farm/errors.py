@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AtTick(Protocol):
-    """A position, whose class stands above this file."""
+    """A position; its class belongs to a higher layer."""
 
     @property
     def tick(self) -> int: ...
@@ -54,8 +54,8 @@ class FarmError(Exception):
         position: Replica or master position at which it happened.
 
     Attributes:
-        done: What was done nevertheless, as the function would have returned it; only of functions that say so. What
-            else failed is in the error's notes.
+        done: The part of the result that was completed, for functions that document it. Further failures are in the
+            error's notes.
     """
 
     exit_code = 1
@@ -107,18 +107,18 @@ class ReplayError(FarmError):
 
 
 class InseparableError(ReplayError):
-    """No replica stops at this transaction of a site: it fits only with some that follow it. Choose a later tick."""
+    """No replica stops at this transaction of a site: it applies only together with later ones. Choose a later tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowConflict:
-    """A row that is not as the images expect it.
+    """A row that differs from its expected image.
 
     Attributes:
         table: `schema.table`.
         key: The primary key; None in a table without one.
-        present: The row that is there; None if there is no such row.
-        expected: The row that should be there; None if no row of this key should be there.
+        present: The row in the table; None if it is missing.
+        expected: The expected row; None if no row with this key is expected.
         copies: How many rows differ; more than one only in a table without a primary key.
     """
 
@@ -130,7 +130,7 @@ class RowConflict:
 
 
 class ChangedSinceError(ReplayError):
-    """Rows whose change should be undone were changed since: look at them, then leave them out or force the old values.
+    """Later transactions changed rows that should be undone: inspect them, then exclude them or force the old values.
 
     Attributes:
         conflicts: The first of them, in the order of tables and keys.
@@ -152,19 +152,19 @@ class GapError(CorruptError):
 
 
 class ExpiredError(FarmError):
-    """What is asked for was pruned or never reached: choose one of the named targets."""
+    """The requested state was pruned or never existed: choose one of the named targets."""
 
     exit_code = 7
 
 
 class UnsupportedError(FarmError):
-    """The engine cannot capture or apply this; the message says what can be done instead."""
+    """The engine cannot capture or apply this; the message names the alternative."""
 
     exit_code = 8
 
 
 class ExceededError(FarmError):
-    """A stated limit is exceeded: look at what the message names."""
+    """A stated limit is exceeded: inspect the object that the message names."""
 
     exit_code = 9
 

@@ -1,8 +1,8 @@
-"""What is known of a database beside its log: the publisher's last sign of life, and the last verification and drill.
+"""A database's health beside its log: the publisher's last sign of life, and the last verification and drill.
 
-One small object holds it, so that whoever asks reads one object. A publisher writes a sign when it has published
-nothing for a while, and one at a clean close. So three cases differ: nothing was committed, the job is done, the
-publisher died.
+A reader needs only one small object. A publisher writes a sign when it has published nothing for a while, and at a
+clean close. So a reader distinguishes three cases: nothing was committed, the publisher has finished, the publisher
+died.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Proof(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class Health(ForPeople):
-    """What is known of a database beside its log.
+    """A database's health beside its log.
 
     Attributes:
-        publisher: Its last sign; None if none has given one.
+        publisher: Its last sign; None before the first.
         verified: The last `wlc farm verify`; `drilled`: the last `wlr replica drill`; None if there was none.
-        sign_every: How often a publisher gives a sign while it publishes nothing; zero: never.
-        expect_every: Longest time between two commits that is in order; zero: any.
+        sign_every: How often an idle publisher gives a sign; zero: never.
+        expect_every: Longest acceptable time between two commits; zero: unlimited.
     """
 
     may_have_info: ClassVar = True
@@ -79,21 +79,21 @@ class Health(ForPeople):
     expect_every: Annotated[AgeInSeconds, JsonKey("expect_every_s")] = timedelta(0)
 
 
-# So many signs may be missing: one that is late, and one that a store refused.
+# Signs that may be missing: one that is late, and one that a store refused.
 _MISSING_SIGNS = 3
 
 
 def last_seen(health: Health, clock: datetime | None) -> datetime | None:
-    """Return when a publisher was last there: its last sign, or its last commit."""
+    """Return when a publisher was last seen: its last sign, or its last commit."""
     said = health.publisher.seen if health.publisher else None
     return max((time for time in (said, clock) if time is not None), default=None)
 
 
 def is_silent(health: Health, clock: datetime | None, now: datetime) -> bool:
-    """Say whether a publisher that has not closed gives no signs any more.
+    """Say whether a publisher has stopped giving signs without a clean close.
 
     Args:
-        health: What is known.
+        health: The database's health.
         clock: Time of the last published commit.
         now: The present.
     """
@@ -117,13 +117,13 @@ encode_health, decode_health = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def health_object(database: FarmDatabase) -> VersionedObject[Health]:
-    """Return the object of a database that says how it is."""
+    """Return the object that holds a database's health."""
     where = f"{database.url}/{HEALTH}"
     return VersionedObject(database.store, HEALTH, encode_health, lambda data: decode_health(data, where))
 
 
 def read_health(database: FarmDatabase) -> Health:
-    """Return what is known of a database; nothing before the first sign.
+    """Return a database's health; empty before the first sign.
 
     Raises:
         CorruptError: It is damaged.
@@ -133,17 +133,17 @@ def read_health(database: FarmDatabase) -> Health:
 
 
 def change_health(database: FarmDatabase, change: Callable[[Health], Health]) -> Health:
-    """Replace what is known by what a function makes of it, and return that.
+    """Replace the health with the result of a function, and return it.
 
     Raises:
-        InvalidError: It makes no sense, or the farm may not be written to. Nothing was changed.
+        InvalidError: The result is invalid, or the farm is read-only. Nothing was changed.
         CorruptError: The present one is damaged.
     """
     return health_object(database).change(lambda present: _checked(change(present or Health())))
 
 
 def note_proof(database: FarmDatabase, *, verified: Proof | None = None, drilled: Proof | None = None) -> None:
-    """Note that a database was verified or drilled just now; whoever may only read the farm notes nothing."""
+    """Record a verification or drill that has just ended; skip it if the farm is read-only for this user."""
     with suppress(FarmError):
         change_health(
             database,
@@ -152,10 +152,10 @@ def note_proof(database: FarmDatabase, *, verified: Proof | None = None, drilled
 
 
 def sign_of(history: str, source: str, *, is_closed: bool = False, failure: str = "") -> Sign:
-    """Return a sign that this process gives now."""
+    """Return a sign of this process, dated now."""
     return Sign(history, utc_now(), source, this_host(), this_user(), is_closed, failure)
 
 
 def proof(tick: int, failure: str = "") -> Proof:
-    """Return the result of what was proved just now."""
+    """Return the result of a verification or drill that has just ended."""
     return Proof(utc_now(), tick, failure)

@@ -1,4 +1,4 @@
-"""What a farm database published, for a DBA to read: transactions and their records.
+"""A farm database's published transactions and their records, for a DBA to read.
 
 Their rows are shown by `wlc.dialect.duckdb.row_images`, which needs an engine.
 """
@@ -48,13 +48,13 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogChoice:
-    """Which entries of the log are wanted; what is None chooses all.
+    """Selection of log entries; None in an attribute selects all.
 
     Attributes:
         batch: Only this log file.
         first: Only transactions from this tick on.
         last: Only transactions up to this tick, itself included.
-        since: Only transactions committed at this time or later, or begun then if they were rolled back.
+        since: Only transactions committed (or begun, if rolled back) at this time or later.
         table: Only records of this table, `name` or `schema.name`; transactions without such a record are left out.
         what: Only records of this kind, or whose kind begins with this word, such as `DROP`, in any case.
     """
@@ -67,7 +67,7 @@ class LogChoice:
     what: str | None = None
 
     def of(self, batch: Batch) -> Iterator[LogEntry]:
-        """Yield the entries of a batch that are wanted."""
+        """Yield the selected entries of a batch."""
         for transaction in batch.transactions:
             if _is_between(transaction.tick, self.first, self.last) and self._is_recent(transaction):
                 for entry in _entries_of(batch.number, transaction, self.table):
@@ -93,12 +93,12 @@ def entries(database: FarmDatabase, choice: LogChoice = ALL) -> Iterator[LogEntr
 
 
 def newest_entries(database: FarmDatabase, limit: int, choice: LogChoice = ALL) -> list[LogEntry]:
-    """Return the newest entries that are wanted, in commit order; only the log files that hold them are read.
+    """Return the newest selected entries in commit order; reads only the log files that hold them.
 
     Args:
         database: The farm database.
         limit: Most entries.
-        choice: Which are wanted.
+        choice: Selects entries.
 
     Raises:
         InvalidError: There is no such batch, or no such database in the farm.
@@ -121,7 +121,7 @@ def newest_entries(database: FarmDatabase, limit: int, choice: LogChoice = ALL) 
 
 
 def _none_of(database: FarmDatabase) -> list[int]:
-    """Return no batches of a database that has none; one that the farm does not hold is refused."""
+    """Return no batches of a database without any; refuse a database that the farm does not hold."""
     database.config()
     return []
 
@@ -138,7 +138,7 @@ def batches_between(database: FarmDatabase, number: int | None, first: int | Non
         start = bisect_left(numbers, first, key=lambda candidate: database.read_batch(candidate)[0].last)
         numbers = numbers[start:]
     chain = None
-    # Asked for every number, a batch that is missing is named.
+    # Reading every number reports a missing batch.
     for candidate in range(numbers[0], numbers[-1] + 1) if numbers else ():
         found, chain = database.read_batch(candidate, chain)
         if last is not None and found.first > last:

@@ -1,4 +1,4 @@
-"""How a person sees what was found: names in words, units that need no calculating, tables in a notebook.
+"""Results for people: names in words, readable units, tables in a notebook.
 
 Numbers of bytes as people type them.
 """
@@ -63,19 +63,19 @@ def _no_rate(text: str) -> InvalidError:
     return InvalidError(f"{text!r} is not a number of bytes per second", hint="Write 500k, 10M or 1G.")
 
 
-# Names that end so are of this unit.
+# Units of fields by the end of their name.
 _SECONDS, _BYTES = "_s", "bytes"
 
 
-# Called with units done, units in all, and what is being done.
+# Called with units done, units in total, and the current activity.
 Progress = Callable[[int, int, str], None]
 
 
 class Doing(str):
-    """What a long work does at present, as told to a function that shows progress.
+    """The current activity of a long operation, for a function that shows progress.
 
     Attributes:
-        rows: Rows done since the work began; `bytes`: bytes; None for what is not counted.
+        rows: Rows done since the operation began; `bytes`: bytes; None if not counted.
     """
 
     rows: int | None
@@ -123,7 +123,7 @@ def _cell(name: str, value: object) -> str:
 
 
 def _rows_of(found: list[Any] | tuple[Any, ...]) -> str:
-    """Write several of one kind as a table with their names as a head; what all of them lack is left out."""
+    """Write several values of one class as a table with a header; columns without any value are left out."""
     names = [field.name for field in fields(found[0])]
     names = [name for name in names if not all(is_absent(getattr(each, name, None)) for each in found)]
     head = "".join(f"<th>{_escaped(label(name))}</th>" for name in names)
@@ -132,12 +132,12 @@ def _rows_of(found: list[Any] | tuple[Any, ...]) -> str:
 
 
 def _escaped(value: object) -> str:
-    # What a farm or a table holds must not become markup.
+    # Content of a farm or a table must not become markup.
     return "" if value is None else html.escape(str(value))
 
 
 def is_absent(value: object) -> bool:
-    """Say whether a person is not told of this value."""
+    """Say whether this value is hidden from people."""
     return value is None or value is False or (isinstance(value, str | tuple | Mapping) and not value)
 
 
@@ -147,7 +147,7 @@ def label(name: str) -> str:
 
 
 def in_words(name: str, value: object) -> object:
-    """Write the value of the field `name` in units that need no calculating; others stay as they are."""
+    """Write the value of the field `name` in readable units; other values are returned unchanged."""
     if value is True:
         return "yes"
     if isinstance(value, datetime):
@@ -172,7 +172,7 @@ def ago(time: datetime, now: datetime) -> str:
 
 
 def whole_seconds(length: timedelta) -> timedelta:
-    """Round a length of time; a negative one, such as of clocks that differ, is none."""
+    """Round a length of time; a negative one, as from differing clocks, becomes zero."""
     return timedelta(seconds=max(round(length.total_seconds()), 0))
 
 

@@ -1,4 +1,4 @@
-"""Typed fields of the farm's JSON: values to plain objects and back, refusing whatever is not exactly that."""
+"""Typed fields of the farm's JSON: values to plain objects and back, with strict validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LSN = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 
 
 class FieldError(ValueError):
-    """A field is missing or is not what it must be; the reader of the file adds where."""
+    """A field is missing or invalid; the reader of the file adds the place."""
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -44,18 +44,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Two readers need not take the same one of two values under one key.
+# Readers may differ in which of two values under one key they take.
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_object)
 # `json.dumps` would make one for every text.
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def refuse_half_characters(value: object, text: str) -> None:
-    """Refuse half of a surrogate pair, which only an escape brings into a text: it could not be written again.
+    """Refuse half of a surrogate pair: an escape can bring it into a text, and it could not be written again.
 
     Args:
-        value: What was read.
-        text: From which.
+        value: The decoded value.
+        text: The source of the value.
 
     Raises:
         FieldError: There is one; the message names the key.
@@ -84,7 +84,7 @@ def as_object(value: object) -> dict[str, Any]:
 
 
 def known(content: Mapping[str, Any], keys: str, optional: str = "") -> None:
-    """Refuse keys that are not known; a line or document may also have `info`, which readers ignore.
+    """Refuse unknown keys; a line or document may also have `info`, which readers ignore.
 
     Args:
         content: A JSON object; the reader of each key reports one that is missing.
@@ -95,7 +95,7 @@ def known(content: Mapping[str, Any], keys: str, optional: str = "") -> None:
 
 
 def refuse_unknown(content: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Refuse keys of a JSON object that are not among those that are allowed."""
+    """Refuse keys of a JSON object that are not allowed."""
     if not content.keys() <= allowed:
         raise FieldError(f"key {short(min(content.keys() - allowed))} is unknown")
 
@@ -205,7 +205,7 @@ def as_vector(value: object) -> dict[str, int]:
 
 
 def as_relative(value: object) -> str:
-    """Return the path of something below the folder of what is read."""
+    """Return a path relative to the folder of the file that names it."""
     if not is_relative(as_text(value)):
         raise FieldError(f"{value!r} is not a path inside the farm")
     return as_text(value)
@@ -234,12 +234,12 @@ def short(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JsonForm:
-    """How a value is in JSON.
+    """The JSON form of a value.
 
     Attributes:
-        read: Raises ValueError, KeyError or FarmError for whatever is not exactly that.
+        read: Raises ValueError, KeyError or FarmError for an invalid value.
         write: None if the value is written as it is.
-        keys: Those that the object of an inline value has.
+        keys: Keys of an inline value's object.
     """
 
     read: Callable[[Any], Any]
@@ -249,24 +249,24 @@ class JsonForm:
 
 @dataclass(frozen=True, slots=True)
 class JsonKey:
-    """The key of a field that is called otherwise."""
+    """The key of a field if it differs from the field's name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Must:
-    """What a value must be besides being of its type.
+    """A condition on a value besides its type.
 
     Attributes:
-        problem: Returns what is wrong with a value, None if nothing is.
+        problem: Returns why a value is invalid, None if it is valid.
     """
 
     problem: Callable[[Any], str | None]
 
 
 class Presence(Enum):
-    """Whether the key of a field is there; see the types that are made of them."""
+    """When a field's key is written; see the types below."""
 
     NEEDED = "needed"
     OMITTED = "omitted"
@@ -288,9 +288,9 @@ def one_of(*allowed: str) -> JsonForm:
 
 # The key is left out where the value is the default.
 Omitted = Annotated[T, Presence.OMITTED]
-# The key is always written; what earlier versions wrote lacks it, and the value is the default then.
+# The key is always written; files of earlier versions lack it and get the default.
 Later = Annotated[T, Presence.LATER]
-# The keys of this record stand among those of the record around it.
+# The keys of this record are part of the enclosing record's object.
 Inline = Annotated[T, Presence.INLINE]
 # The field is not written; it has its default when it is read.
 Absent = Annotated[T, Presence.ABSENT]

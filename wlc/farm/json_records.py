@@ -1,6 +1,6 @@
-"""Dataclasses as JSON objects and back: a field's type says how it is written, and what is refused when it is read.
+"""Dataclasses as JSON objects and back: a field's type defines its JSON form and its validation.
 
-A key is called as its field, is always written, and must be there; `JsonKey`, `Omitted` and `Later` say otherwise. A
+A key has its field's name, is always written, and is required; `JsonKey`, `Omitted` and `Later` are the exceptions. A
 class whose attribute `may_have_info` is true allows a key `info`, which readers ignore. A class with a property
 `problem` says what is wrong with an instance.
 """
@@ -60,7 +60,7 @@ class RecordField:
     default: Any
 
     def read(self, content: dict[str, Any]) -> Any:
-        """Return the value that an object has under its key."""
+        """Return the field's value from an object."""
         if self.presence is Presence.INLINE:
             return self.form.read(content)
         if self.key in content:
@@ -74,7 +74,7 @@ class RecordField:
 
     @property
     def reading(self) -> str:
-        """Do the same, as Python that raises what `form.read` raises."""
+        """Return Python source that does the same and raises as `form.read` does."""
         match self.presence:
             case Presence.ABSENT:
                 return f"default_{self.name}"
@@ -87,7 +87,7 @@ class RecordField:
 
     @property
     def writing(self) -> str:
-        """Write a value as items of a dictionary, as Python."""
+        """Return Python source that writes a value as items of a dictionary."""
         value = f"value.{self.name}"
         written = value if self.form.write is None else f"write_{self.name}({value})"
         match self.presence:
@@ -119,29 +119,29 @@ class Record(Generic[T]):
         scope: dict[str, Any] = {"cls": cls} | {f"default_{each.name}": each.default for each in members}
         scope |= {f"read_{each.name}": each.form.read for each in members}
         scope |= {f"write_{each.name}": each.form.write for each in members}
-        # Made of names of fields, as `dataclasses` does: loops over the fields take up to three times as long.
+        # Generated from the names of fields, as in `dataclasses`: loops over the fields take up to three times as long.
         self._read = eval(f"lambda content: cls({', '.join(each.reading for each in members)})", scope)  # noqa: S307
         self.write: Callable[[Any], dict[str, Any]]
         self.write = eval(f"lambda value: {{{' '.join(each.writing for each in members)}}}", scope)  # noqa: S307
 
     def read(self, value: object) -> T:
-        """Return the instance that a JSON object says.
+        """Return the instance that a JSON object describes.
 
         Raises:
-            FieldError: The object says something else; the message names the key.
+            FieldError: The object is invalid; the message names the key.
         """
         content = as_object(value)
         found = self.read_among(content)
-        # After the values, of which one may be the version of a format that has other keys.
+        # Checked after the values: one of them may be the version of a format with other keys.
         refuse_unknown(content, self.known)
         return found
 
     def read_among(self, content: dict[str, Any]) -> T:
-        """Return the instance that an object says, which may have the keys of a record around it as well."""
+        """Return the instance that an object describes; the object may also hold keys of an enclosing record."""
         try:
             found: T = self._read(content)
         except _REFUSALS:
-            # Once more, to name the key.
+            # Read again, field by field, to name the key.
             found = self._class(*[each.read(content) for each in self.members])
         if problem := getattr(found, "problem", None):
             raise FieldError(problem)
@@ -149,14 +149,14 @@ class Record(Generic[T]):
 
 
 def problem_of(error: Exception) -> str:
-    """Return what a refusal says."""
+    """Return the text of a validation error."""
     if isinstance(error, FarmError):
         return error.message
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def record_of(cls: type[T], without: frozenset[str] = frozenset()) -> Record[T]:
-    """Return how instances of a dataclass are written; `without`: fields that are not, and have their defaults."""
+    """Return the record of a dataclass; fields in `without` are not written and have their defaults."""
     record: Record[T] = _compiled(cls, without)  # type: ignore[arg-type]
     return record
 
@@ -199,7 +199,7 @@ def _inline(cls: type[Any]) -> JsonForm:
 
 @cache
 def form_of(hint: Any) -> JsonForm:
-    """Return how values of a type are in JSON."""
+    """Return the JSON form of a type's values."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, type) and is_dataclass(hint):
@@ -243,7 +243,7 @@ def _union(*hints: Any) -> JsonForm:
 
 
 def _either(forms: Mapping[Any, JsonForm]) -> JsonForm:
-    """One of several dataclasses, which are told apart by their first keys."""
+    """One of several dataclasses, distinguished by their first keys."""
     by_key = {record_of(cls).keys[0]: form.read for cls, form in forms.items()}
 
     def read(value: object) -> Any:

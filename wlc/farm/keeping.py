@@ -1,13 +1,14 @@
-"""What a farm database keeps of its past: the policy of its owner, tags, and what pruning is about to leave.
+"""The past that a farm database keeps: its owner's retention policy, tags, and announcements of pruning.
 
 How much of the past a farm database keeps, and how often a snapshot is due: one document that its owner sets.
 
-Names that people give to ticks: pruning keeps what is needed to go there.
+Tags, names of ticks: pruning keeps the files needed to restore them.
 
-What pruning is about to leave: announced before anything goes, so that a tag is not made of what is going.
+Announcements of the ticks that a pruning run will keep, so that no tag names a tick whose files are about to be
+deleted.
 
-Whoever prunes announces, then reads the tags; whoever tags writes the tag, then reads the announcements. So at least
-one of the two sees the other.
+Pruning announces, then reads the tags; tagging writes the tag, then reads the announcements. So at least one of the two
+sees the other.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ AgeInSeconds = Annotated[timedelta, JsonForm(lambda value: timedelta(seconds=as_
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy(ForPeople):
-    """What pruning keeps, and when a snapshot is due.
+    """The files that pruning keeps, and when a snapshot is due.
 
     Attributes:
-        keep: Every transaction of this long can be gone back to; None: pruning has no policy.
-        keep_daily: Of what is older, the last snapshot of each of so many days (UTC) that have one.
-        keep_weekly: Of what is older than those, the last snapshot of each of so many weeks (ISO 8601) that have one.
-        snapshot_every: Whoever publishes takes a snapshot when the newest one is so old; None: nobody does.
+        keep: Every state of this period stays restorable; None: pruning has no policy.
+        keep_daily: Before that, the last snapshot of each of so many days (UTC) that have one.
+        keep_weekly: Before those, the last snapshot of each of so many weeks (ISO 8601) that have one.
+        snapshot_every: The publisher takes a snapshot when the newest one is this old; None: never.
     """
 
     may_have_info: ClassVar = True
@@ -71,10 +72,10 @@ class KeepPolicy(ForPeople):
 
 
 def checked(policy: KeepPolicy) -> KeepPolicy:
-    """Return a policy that makes sense.
+    """Return the policy if it is valid.
 
     Raises:
-        InvalidError: It does not; the hint says which option is missing or what it can be.
+        InvalidError: It is not; the hint names the missing option or the valid values.
     """
     if policy.keep is None and (policy.keep_daily or policy.keep_weekly):
         message = "daily and weekly snapshots are kept of what is older than --keep, which is missing"
@@ -95,7 +96,7 @@ encode_policy, decode_policy = _POLICY.encode, _POLICY.decode
 
 
 def read_policy(database: FarmDatabase) -> KeepPolicy | None:
-    """Return the policy of a farm database, None if nobody has set one.
+    """Return the policy of a farm database, None if none is set.
 
     Raises:
         CorruptError: It is damaged. Delete nothing.
@@ -105,17 +106,17 @@ def read_policy(database: FarmDatabase) -> KeepPolicy | None:
 
 
 def change_policy(database: FarmDatabase, change: Callable[[KeepPolicy], KeepPolicy]) -> KeepPolicy:
-    """Replace the policy by what a function makes of it, and return that.
+    """Replace the policy with the result of a function, and return it.
 
     Raises:
-        InvalidError: The new policy makes no sense. Nothing was changed.
+        InvalidError: The new policy is invalid. Nothing was changed.
         CorruptError: The present one is damaged.
     """
     return _policy_object(database).change(lambda present: checked(change(present or KeepPolicy())))
 
 
 def end_policy(database: FarmDatabase) -> None:
-    """Forget the policy; pruning asks again, and nobody takes snapshots."""
+    """Delete the policy; pruning then needs explicit options, and no snapshots are due."""
     database.store.delete(RETENTION)
 
 
@@ -126,7 +127,7 @@ def _policy_object(database: FarmDatabase) -> VersionedObject[KeepPolicy]:
 
 @dataclass(frozen=True, slots=True)
 class Tag(ForPeople):
-    """A name for a tick, who gave it (`user@host`), and when."""
+    """A name for a tick, its author (`user@host`) and its time."""
 
     may_have_info: ClassVar = True
     name: str
@@ -143,7 +144,7 @@ def check_tag_name(name: str) -> str:
     """Return `name` if it can name a tick.
 
     Raises:
-        InvalidError: It cannot: `--until` must be able to tell it from a time.
+        InvalidError: It cannot: `--until` must distinguish a tag from a time.
     """
     if not is_tag_name(name):
         raise InvalidError(
@@ -175,10 +176,10 @@ def _is_time(text: str) -> bool:
 
 
 def tags(database: FarmDatabase) -> list[Tag]:
-    """Return all tags by tick and name; can be empty.
+    """Return all tags, ordered by tick and name; can be empty.
 
     Raises:
-        CorruptError: One is damaged; the hint says how to go on.
+        CorruptError: One is damaged; the hint says how to continue.
     """
     found, wrong = parted(read_folder(database.store, TAGS, parse_tag_path, decode_tag))
     if wrong:
@@ -190,7 +191,7 @@ def find_tag(database: FarmDatabase, name: str) -> Tag:
     """Return the tag of that name.
 
     Raises:
-        InvalidError: There is none; the hint names those there are.
+        InvalidError: There is none; the hint lists the existing tags.
         MissingError: There is no such database in the farm.
         CorruptError: It is damaged.
     """
@@ -201,7 +202,7 @@ def find_tag(database: FarmDatabase, name: str) -> Tag:
             pass
     known = [tag.name for tag in tags(database)]
     if not known:
-        database.config()  # A place that is not there has no tags.
+        database.config()  # A missing place has no tags.
     first = alike(name, known)
     listed = ", ".join([*first, *(other for other in known if other not in first)][:5])
     raise InvalidError(
@@ -211,7 +212,7 @@ def find_tag(database: FarmDatabase, name: str) -> Tag:
 
 
 def add_tag(database: FarmDatabase, tag: Tag) -> Tag:
-    """Create a tag, exclusively; one that names the same tick already stays.
+    """Create a tag, exclusively; an existing tag of the same tick stays.
 
     Raises:
         InvalidError: The name is invalid, or names another tick.
@@ -231,7 +232,7 @@ def add_tag(database: FarmDatabase, tag: Tag) -> Tag:
 
 
 def delete_tag(database: FarmDatabase, name: str) -> Tag:
-    """Delete a tag, and return what it was.
+    """Delete a tag, and return it.
 
     Raises:
         InvalidError: There is no such tag.
@@ -247,23 +248,23 @@ _DEAD = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class _Announcement:
-    """What is left: this tick and all later ones, and single ones before it."""
+    """The ticks that a pruning run keeps: this tick and all later ones, and single ones before it."""
 
     may_have_info: ClassVar = True
     tick: TickFrom0 | None
     older: tuple[TickFrom0, ...]
 
 
-_NOTICE = Document("pruning", _Announcement, hint="If nobody prunes at present, delete {where}.")
+_NOTICE = Document("pruning", _Announcement, hint="If no pruning runs at present, delete {where}.")
 
 
 def encode_window(window: Window) -> bytes:
-    """Write what will be left as JSON closed by a checksum."""
+    """Encode an announcement as JSON closed by a checksum."""
     return _NOTICE.encode(_Announcement(window.tick, window.older))
 
 
 def decode_window(data: bytes, where: str) -> Window:
-    """Read what will be left.
+    """Decode an announcement.
 
     Raises:
         CorruptError: It is damaged or of an unknown version.
@@ -274,9 +275,9 @@ def decode_window(data: bytes, where: str) -> Window:
 
 @contextmanager
 def announced(database: FarmDatabase, window: Window) -> Iterator[None]:
-    """Announce what will be left while the body deletes the rest.
+    """Announce the kept ticks while the body deletes the rest.
 
-    The announcement of a process that dies stays for a day: the next one deletes what is left to delete.
+    The announcement of a process that dies stays for a day: the next pruning deletes the remaining files.
     """
     path = pruning_path(secrets.token_hex(8))
     database.store.create(path, encode_window(window))
@@ -286,10 +287,10 @@ def announced(database: FarmDatabase, window: Window) -> Iterator[None]:
 
 
 def announced_windows(database: FarmDatabase) -> list[Window]:
-    """Return what each process that prunes at present is about to leave; can be empty.
+    """Return the announcements of all pruning runs in progress; can be empty.
 
     Raises:
-        CorruptError: An announcement is damaged; the hint says how to go on.
+        CorruptError: An announcement is damaged; the hint says how to continue.
     """
     found, wrong = parted(read_folder(database.store, PRUNING, parse_pruning_path, decode_window))
     if wrong:

@@ -1,4 +1,4 @@
-"""Public names of a package, imported when they are first used: importing it costs what the program needs."""
+"""Public names of a package, imported at first use: a program pays only for the modules that it uses."""
 
 from __future__ import annotations
 

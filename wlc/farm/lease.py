@@ -1,9 +1,9 @@
-"""A lease on something in a store, so that one run at a time writes to it: a Parquet replica, what a feed remembers.
+"""A lease in a store, so that one run at a time writes to a Parquet replica or a feed's state.
 
-A run that died on this machine is found out at once, by its process; one elsewhere when it has not been heard of for
-a while. Nothing depends on that being right: whoever takes a lease over also changes the object that its commits
-replace (the pointer of a Parquet replica, the state of a feed), so that the one before, should it live, cannot commit
-any more.
+The death of a run on this machine is detected at once, by its process; elsewhere, the lease expires when the run has
+not renewed it for a while. Correctness does not depend on this detection: the new holder also changes the object that
+its commits replace (the pointer of a Parquet replica, the state of a feed), so that the former holder, if it is still
+alive, can no longer commit.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 _RENEWED_EVERY_S = 20.0
 _DEAD_AFTER = timedelta(seconds=120)
-# Runs of this process that hold a lease, or may: one whose request to take or give up a lease failed does not.
+# Runs of this process that hold a lease or may hold one: not runs whose request to take or release it failed.
 _running: set[str] = set()
-# Stores that have refused, in this process, what they must refuse. Another process tests them again.
+# Stores that this process has tested to honour preconditions. Another process tests them again.
 _proved: set[object] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who says to hold a lease: a run in a process of a host, and when it last said so."""
+    """The stated holder of a lease: a run in a process of a host, and when it last renewed the lease."""
 
     run: str
     host: str
@@ -52,12 +52,12 @@ class LeaseHolder:
 
 
 class Lease:
-    """The right to write, until it is given up; renewed by a thread meanwhile.
+    """The right to write until `release`; a thread renews it meanwhile.
 
     Args:
-        store: The store of what is written to.
-        path: Where the lease is in it.
-        what: Name of what is written to, for messages; the store's URL if omitted.
+        store: The store that holds the lease.
+        path: Path of the lease in the store.
+        what: Name of the protected object, for messages; the store's URL if omitted.
 
     Attributes:
         run: Random id of this run.
@@ -71,7 +71,7 @@ class Lease:
         self._object = VersionedObject(store, path, _encode_holder, _decode_holder, is_stamped=True)
         self._version = self._take()
         _running.add(self.run)
-        self._ended = threading.Event()
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="wlr lease", daemon=True)
         self._thread.start()
 
@@ -81,8 +81,8 @@ class Lease:
         return time.time() - self._taken
 
     def release(self) -> None:
-        """Let others write."""
-        self._ended.set()
+        """Give up the lease, so that another run can write."""
+        self._released.set()
         self._thread.join()
         _running.discard(self.run)
         with suppress(FarmError):
@@ -94,7 +94,7 @@ class Lease:
         """Refuse to go on after another run has taken the lease over.
 
         Raises:
-            UnavailableError: It has, or the store is away.
+            UnavailableError: It has, or the store is unreachable.
         """
         found = self._object.load()
         holder = found[0] if found else None
@@ -103,7 +103,7 @@ class Lease:
             raise UnavailableError(f"{self._what} was taken over by {by}", path=self._what)
 
     def _take(self) -> str:
-        """Write the lease, in place of a dead one if there is one, and return its version.
+        """Write the lease, replacing an expired one, and return its version.
 
         Raises:
             UnavailableError: Another run holds it.
@@ -155,20 +155,20 @@ class Lease:
         return LeaseHolder(self.run, socket.gethostname(), os.getpid(), utc_now())
 
     def _renew(self) -> None:
-        while not self._ended.wait(_RENEWED_EVERY_S):
+        while not self._released.wait(_RENEWED_EVERY_S):
             try:
                 self._version = self._object.replace(self._holder(), self._version)
             except ConflictError:
                 # Another run took it over; the next commit will fail.
                 return
             except FarmError:
-                # The store may come back before the lease is taken for dead.
+                # The store may come back before the lease expires.
                 continue
 
 
 @contextmanager
 def taking_snapshot(store: Store, database: str) -> Iterator[bool]:
-    """Hold the right to take the next due snapshot of a database; gives False where another process takes one now."""
+    """Hold the right to take the next due snapshot of a database; yields False if another process is taking one."""
     try:
         lease = Lease(store, SNAPSHOT_LEASE, f"the next snapshot of {database}")
     except (UnavailableError, UnsupportedError):
@@ -195,7 +195,7 @@ def _decode_holder(data: bytes) -> LeaseHolder | None:
 
 
 def _is_running(process: int, run: str) -> bool:
-    # The number may be another process's by now: in a container that was started again it often is this one's.
+    # Another process may have the same number by now: in a restarted container, often this process.
     if process == os.getpid():
         return run in _running
     try:

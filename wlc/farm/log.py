@@ -1,6 +1,6 @@
 """Log files: a batch as JSON lines that a DBA can read with `less`, closed by a checksum.
 
-Pause Python's garbage collector while many objects are made that all stay.
+Pause Python's garbage collector while many long-lived objects are created.
 
 The line `run` of a log file: consecutive plain transactions as columns of numbers.
 """
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause the collector: it would look at a hundred thousand objects again and again, for a third of the time."""
+    """Pause the collector: it would traverse a hundred thousand objects repeatedly, a third of the time."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -87,7 +87,7 @@ _KEYS = "transactions tick ticks started starts lasted users user changes files 
 
 
 def run_json(transactions: Sequence[Transaction]) -> dict[str, Any]:
-    """Return the fields of the line for one or more plain transactions."""
+    """Return the fields of a `run` line for one or more plain transactions."""
     import numpy as np
 
     run = Transactions.of(transactions).columns()
@@ -114,7 +114,7 @@ def run_json(transactions: Sequence[Transaction]) -> dict[str, Any]:
 
 
 def _renumbered(column: Numbers, names: Sequence[T]) -> tuple[Numbers, list[T]]:
-    """Number names in the order in which a column has them first, and leave out those that it has nowhere."""
+    """Number names in the order of their first use in a column, and leave out unused names."""
     import numpy as np
 
     used, first, places = np.unique(column, return_index=True, return_inverse=True)
@@ -125,7 +125,7 @@ def _renumbered(column: Numbers, names: Sequence[T]) -> tuple[Numbers, list[T]]:
 
 
 def _shortened(column: Numbers) -> list[int] | int:
-    """Write one number in place of a column that holds it everywhere."""
+    """Write a single number for a column in which all values are equal."""
     if len(column) and (column == column[0]).all():
         return int(column[0])
     shown: list[int] = column.tolist()
@@ -138,7 +138,7 @@ def as_run(content: Mapping[str, Any]) -> Transactions:
 
     fields.known(content, _KEYS, "xids info")
     count = fields.as_tick(content["transactions"])
-    # Columns that have to be written out come first: they bound the memory that all others take.
+    # Columns that are always written in full come first: their length bounds the memory of all others.
     starts = _listed(content["starts"], count, -_LONGEST, _LONGEST)
     users = tuple(map(fields.as_text, fields.as_list(content["users"])))
     targets = tuple(map(_target, fields.as_list(content["files"])))
@@ -177,7 +177,7 @@ def _target(value: object) -> tuple[Any, str]:
 
 
 def _column(value: object, count: int, least: int, most: int) -> Numbers:
-    """Return a column, of which one number may stand for all."""
+    """Return a column; a single number stands for equal values."""
     import numpy as np
 
     if type(value) is not int:
@@ -227,11 +227,11 @@ def _refuse_file_twice(run: Columns) -> None:
 _IN_FILES = (Change, RowsRead, RowsRefreshed)
 # Columns of fewer transactions take longer than their lines.
 _RUN_LEAST = 8
-# The line that can stand before the checksum.
+# The line of the signature, before the checksum.
 SIGNATURE_START = b'{"signature":'
 
 
-# Of which tables what they hold is known, and of which it is not.
+# Tables with a known digest, and tables without.
 DigestsOrNone = Annotated[
     tuple[Mapping[Name, Digest], frozenset[Name]], JsonForm(as_digests_or_none, lambda both: digests_json(*both))
 ]
@@ -256,7 +256,7 @@ class _Header:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The last line; `transactions` says how many there are, `digests` of which tables they are unknown, too."""
+    """The last line; `transactions` is their number, and `digests` also lists tables with unknown digests."""
 
     may_have_info: ClassVar = True
     transactions: int
@@ -278,10 +278,11 @@ def encode_batch(batch: Batch, *, runs_from: int = 1_000) -> bytes:
 
     Args:
         batch: The batch.
-        runs_from: Number of transactions from which on plain ones are written as columns, which nobody reads by eye.
+        runs_from: From this number of transactions on, plain ones are written as columns, which people cannot read
+            easily.
 
     Raises:
-        InvalidError: The batch contradicts itself, so that no reader would take it.
+        InvalidError: The batch is inconsistent, so that every reader would refuse it.
     """
     try:
         if problem := _problem(batch):
@@ -325,7 +326,7 @@ def decode_batch(data: bytes, path: str) -> Batch:
 
 
 def _unsealed(data: bytes, path: str) -> bytes:
-    """Check the checksum, and return the lines above it."""
+    """Verify the checksum, and return the lines above it."""
     if problem := checksum_problem(data, LINES_END):
         raise CorruptError(f"{path}: {problem}", path=path)
     body = data[: -len(LINES_END) - CHECKSUM_LINE_BYTES]
@@ -385,7 +386,7 @@ def _record_line(record: Record) -> str:
 
 
 class _Reader:
-    """Walks through the lines of one log file and knows where it is."""
+    """Walks through the lines of one log file and keeps the line number for messages."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self.path = path
@@ -469,7 +470,7 @@ _KINDS = {record: kind for kind, record in _RECORDS.items()}
 
 
 def _problem(batch: Batch) -> str | None:
-    """Say how a batch contradicts itself, None if it does not."""
+    """Say why a batch is inconsistent, None if it is consistent."""
     transactions = Transactions.of(batch.transactions)
     if not transactions:
         return "it holds no transaction"

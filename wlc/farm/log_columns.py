@@ -1,6 +1,8 @@
-"""Transactions in commit order. Plain ones, which only change rows and are committed, are columns instead of objects.
+"""Transactions in commit order, with plain ones as columns instead of objects.
 
-A batch can hold hundreds of thousands of them, and single ones are rarely looked at. The log has such columns, too: see
+A plain transaction only changes rows and is committed.
+
+A batch can hold hundreds of thousands of them, and readers rarely need a single one. The log has such columns, too: see
 `wlc.farm.log`. Why: docs/decisions/0011-reading-long-log-files.md.
 """
 
@@ -27,7 +29,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Rows of one change of a plain transaction. Sums over all changes of a batch stay below 2^63.
 MOST_ROWS = 10**10
 _MICROSECOND = timedelta(microseconds=1)
-# Pieces of columns of fewer transactions on average cost more than objects.
+# Column pieces with fewer transactions on average cost more than objects.
 _PIECE_LEAST = 32
 
 
@@ -48,12 +50,13 @@ def is_plain(transaction: Transaction) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Consecutive plain transactions, of which `Transactions` are made.
+    """Consecutive plain transactions, the parts of `Transactions`.
 
     Attributes:
-        ticks: A number of each, as are its `users`, index of a name, its times in microseconds and `xids`, -1 for none.
-        ends: Where its changes end; there is one more of these, in front.
-        files: Of every change the index of its table and path, as are `added` and `removed` rows.
+        ticks: One value per transaction, as in `users` (index of a name), the times in microseconds, and `xids` (-1 for
+            none).
+        ends: Where each transaction's changes end; one more value stands in front.
+        files: Per change the index of its table and path, as `added` and `removed` are its rows.
         names: The users that `users` stand for.
         targets: The tables and paths that `files` stand for.
 
@@ -95,7 +98,7 @@ class Columns:
 
     @property
     def changes(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Of every change of its transactions the index of its file, and the added and removed rows."""
+        """For every change: the index of its file, and the numbers of added and removed rows."""
         chosen = slice(int(self.ends[0]), int(self.ends[-1]))
         return self.files[chosen], self.added[chosen], self.removed[chosen]
 
@@ -106,7 +109,7 @@ class Columns:
         return not len(added) or max(int(added.max()), int(removed.max())) < MOST_ROWS
 
     def sums(self) -> list[tuple[int, int, Change]]:
-        """Add up what was done to each data file, in the order in which they come first; see `Transactions.records`."""
+        """Sum the changes per data file, in the order of first occurrence; see `Transactions.records`."""
         import numpy as np
 
         files, added, removed = self.changes
@@ -123,10 +126,10 @@ class Columns:
 class Transactions(Sequence[Transaction]):
     """Transactions in commit order, equal to the tuple of them.
 
-    An object is made of a plain transaction when it is looked at. Methods that say what all of them do are fast.
+    Access to a plain transaction creates its object. Methods about all transactions are fast.
 
     Args:
-        parts: They are put behind each other.
+        parts: Pieces, concatenated in this order.
     """
 
     __slots__ = ("_ends", "_pieces")
@@ -203,15 +206,15 @@ class Transactions(Sequence[Transaction]):
         return all(map(_rises, self._pieces)) and all(self[end - 1].tick < self[end].tick for end in borders)
 
     def place(self, tick: int) -> int:
-        """Return how many of them, whose ticks rise, come before a tick."""
+        """Return the number of transactions before a tick; ticks must rise."""
         return bisect_left(self, tick, key=_tick)
 
     def after(self, tick: int) -> Transactions:
-        """Return those after a tick."""
+        """Return the transactions after a tick."""
         return self[self.place(tick + 1) :]
 
     def parted(self, ticks: Iterable[int]) -> Iterator[tuple[Transactions, bool]]:
-        """Yield each with one of the given ticks alone and with True, and what lies between with False; none empty."""
+        """Yield each transaction at a given tick alone with True, and the runs between with False; no run is empty."""
         done = 0
         for tick in sorted(ticks):
             first, end = self.place(tick), self.place(tick + 1)
@@ -221,7 +224,7 @@ class Transactions(Sequence[Transaction]):
             yield rest, False
 
     def woven(self, others: Sequence[Transaction]) -> Transactions:
-        """Put others, whose ticks rise, between these by their ticks, none of which they have."""
+        """Merge in other transactions by tick; their ticks rise and occur only once."""
         if len(others) * _PIECE_LEAST > len(self):
             return Transactions(sorted((*self, *others), key=_tick))
         parts: list[Iterable[Transaction]] = []
@@ -236,20 +239,20 @@ class Transactions(Sequence[Transaction]):
 
     @property
     def objects(self) -> Iterator[Transaction]:
-        """Those that may do more than plain ones can."""
+        """The transactions that are not stored as columns."""
         return chain.from_iterable(piece for piece in self._pieces if not isinstance(piece, Columns))
 
     def applied(self, skipped: Collection[int]) -> Transactions:
-        """Return those that were committed, without those of some ticks."""
+        """Return the committed transactions without those at the given ticks."""
         committed = Transactions(
             *(p if isinstance(p, Columns) else [t for t in p if t.committed is not None] for p in self._pieces)
         )
         return Transactions(*(p for p, is_it in committed.parted(skipped) if not is_it)) if skipped else committed
 
     def records(self) -> Iterator[tuple[int, int, Record]]:
-        """Yield what was done, in order, each with the ticks of the first and last transaction that did it.
+        """Yield the records in order, each with the ticks of its first and last transaction.
 
-        Changes of plain transactions that follow each other are added up by data file.
+        Changes of consecutive plain transactions are summed per data file.
         """
         for piece in self._pieces:
             if isinstance(piece, Columns):
@@ -263,9 +266,9 @@ class Transactions(Sequence[Transaction]):
         return [record for *_, record in self.records() if isinstance(record, Change)]
 
     def with_records(self, made: Callable[[Record, int, int], Record]) -> Transactions:
-        """Return them with what a function makes of each record, in order; see `records` for its arguments.
+        """Return the transactions with each record replaced by a function, in order; see `records` for its arguments.
 
-        The function must leave changes as they are.
+        The function must return changes unmodified.
         """
         parts: list[Columns | Iterable[Transaction]] = []
         for piece in self._pieces:
@@ -278,7 +281,7 @@ class Transactions(Sequence[Transaction]):
         return Transactions(*parts)
 
     def with_paths(self, renamed: Mapping[str, str]) -> Transactions:
-        """Return them with other paths of data files, by the present ones."""
+        """Return the transactions with data file paths replaced by a mapping."""
 
         def moved(record: Record) -> Record:
             return replace(record, path=renamed[record.path]) if isinstance(record, FileRecord) else record
@@ -293,7 +296,7 @@ class Transactions(Sequence[Transaction]):
         )
 
     def groups(self) -> Iterator[tuple[bool, Transactions]]:
-        """Yield plain ones that follow each other with True, and the others between them with False."""
+        """Yield runs of plain transactions with True, and the transactions between them with False."""
 
         def pieces() -> Iterator[tuple[bool, Columns | Iterable[Transaction]]]:
             for piece in self._pieces:
@@ -306,7 +309,7 @@ class Transactions(Sequence[Transaction]):
             yield are_plain, Transactions(*(group for _, group in found))
 
     def columns(self) -> Columns:
-        """Return plain ones as columns."""
+        """Return plain transactions as columns."""
         if len(self._pieces) == 1 and isinstance(self._pieces[0], Columns):
             return self._pieces[0]
         return _columns(tuple(self))
@@ -320,7 +323,7 @@ def _columns(transactions: Sequence[Transaction]) -> Columns:
     changes: list[Any] = [record for transaction in transactions for record in transaction.records]
     files = [targets.setdefault((change.table, change.path), len(targets)) for change in changes]
     started = [microseconds(t.started) for t in transactions]
-    # Where a source knows one time only, both are the same object.
+    # A source with one time only uses one object for both.
     committed = [
         begun if t.committed is None or t.committed is t.started else microseconds(t.committed)
         for t, begun in zip(transactions, started, strict=True)

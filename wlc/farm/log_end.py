@@ -1,7 +1,7 @@
-"""The end of what a publisher can publish: whoever takes its place creates the next batch of its log.
+"""Fencing of a former publisher: its successor creates the next batch of the log.
 
-Publishers create batches exclusively, in the order of their numbers. So the former publisher either came first, or it
-finds its next number taken, however long it was halted, and whatever it had read before.
+Publishers create batches exclusively, in the order of their numbers. So the former publisher either came first or finds
+its next number taken, however long it was suspended and whatever it had read before.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 def final_batch(log: FarmDatabase, config: Config) -> Batch:
-    """Return the batch after which the former publisher of a log can publish nothing more; it is created later.
+    """Return the batch that will fence the former publisher of a log; the caller creates it later.
 
     Args:
         log: A database of the farm that a new history follows.
-        config: What its `wlc.config` says.
+        config: Its `wlc.config`.
     """
     newest = read_newest(log)
     ticks = log.snapshot_ticks()
     has_begun = bool(ticks) and log.read_manifest(ticks[-1]).position.history == config.history
     if newest is None or has_begun:
         return last_batch(log, newest, config.history, config.parent)
-    # A history that died before its snapshot has published nothing.
+    # A history without its snapshot has published nothing.
     return last_batch(log, newest, newest[0].history, None)
 
 
@@ -74,10 +74,10 @@ def chain_after(log: FarmDatabase, batch: Batch) -> str:
 
 
 def end_log(log: FarmDatabase, batch: Batch, hint: str = "Run the same command again.") -> None:
-    """Create a batch after which the former publisher publishes nothing; doing it twice changes nothing.
+    """Create the batch that fences the former publisher; repeating it changes nothing.
 
-    The number of the batch must be older than the caller's right to create it, which `wlc.config` or another object
-    grants to one process at a time: then it never ends the log of a publisher that came after the caller.
+    The batch's number must be chosen before the caller gets the right to create it, which `wlc.config` or another
+    object grants to one process at a time: then the batch never ends the log of a publisher that came after the caller.
 
     Args:
         log: A database of the farm.

@@ -1,4 +1,4 @@
-"""Manifests: what a snapshot holds, as one JSON document closed by a checksum."""
+"""Manifests: the content list of a snapshot, as one JSON document closed by a checksum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Write a manifest as the bytes of its file.
 
     Raises:
-        InvalidError: The manifest contradicts itself, so that no reader would take it.
+        InvalidError: The manifest is inconsistent, so that every reader would refuse it.
     """
     if problem := manifest.problem:
         raise InvalidError(f"snapshot of {manifest.database} at {manifest.position} cannot be published: {problem}")

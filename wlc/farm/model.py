@@ -1,4 +1,4 @@
-"""Values of the domain: what a transaction changed, what a batch holds, where a replica stands.
+"""Values of the domain: changes of transactions, content of batches, positions of replicas.
 
 Everything here is immutable and free of I/O. Times are aware `datetime`s in UTC with microseconds.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-# Parts of these values that have files of their own are imported from here like the others.
+# Classes defined in separate files are imported from here, too.
 from wlc.farm.ddl_fields import AlteredObject as AlteredObject
 from wlc.farm.ddl_fields import Check as Check
 from wlc.farm.ddl_fields import ColumnStep as ColumnStep
@@ -56,7 +56,7 @@ from wlc.farm.paths import parse_snapshot_data_path
 # In data files: 1 for a row that was added, -1 for one that was removed.
 WEIGHT = "_weight"
 _TAKEN = re.compile(r"_+(tick|weight)", re.IGNORECASE)
-# Names and values of a session's settings, in the order of the names.
+# Names and values of a session's settings, sorted by name.
 Settings = tuple[tuple[str, str], ...]
 
 
@@ -93,7 +93,7 @@ class Layout:
 
     @property
     def problem(self) -> str | None:
-        """Why this is not the layout of a table, None if it is."""
+        """Why this layout is invalid, None if it is valid."""
         names = [column.name for column in self.columns]
         if names and len(set(names)) == len(names) and set(self.primary_key) <= set(names):
             return None
@@ -111,18 +111,18 @@ class Layout:
         return tuple(names.index(name) for name in self.primary_key)
 
     def is_required(self, column: Column) -> bool:
-        """Say whether every row has a value in a column: it is NOT NULL or part of the key."""
+        """Say whether a column is NOT NULL or part of the key, so that every row has a value."""
         return not column.nullable or column.name in self.primary_key
 
     @property
     def shape(self) -> tuple[tuple[str, str], ...]:
-        """Names and types of the stored columns: files of layouts of the same shape are read the same way."""
+        """Names and types of the stored columns: data files of layouts with the same shape are read alike."""
         return tuple((column.name, column.type) for column in self.stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a transaction was first committed, or what a history grew from.
+    """Where a transaction was first committed, or where a history branched off.
 
     `committed` is the time of that commit, None where it is not known.
     """
@@ -134,7 +134,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class _GrownFrom:
-    """The history and tick that another history grew from; nothing may have been committed in it."""
+    """The history and tick that another history grew from; the parent may have no commits."""
 
     history: History
     tick: TickFrom0
@@ -151,9 +151,9 @@ Parent = Annotated[Origin, JsonForm(as_parent, record_of(_GrownFrom).write)]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a copy has come: `tick` of `history`, inside batch number `batch` whose log file hashes to `chain`.
+    """The position of a copy: `tick` of `history`, in batch number `batch`, whose log file has the hash `chain`.
 
-    The start of a history that nothing was published to is tick 0, batch 0, chain "".
+    The start of an empty history is tick 0, batch 0, chain "".
     """
 
     history: History
@@ -169,11 +169,11 @@ class Position:
 class Ddl:
     """One statement that changed the schema.
 
-    `search_path` lists the schemas in which unqualified names are looked up; `layout` is that of the table after the
-    statement, None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the
-    statement in its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`.
-    `digest` is what an altered table holds afterwards, None where it is not known. `settings` are those of the
-    statement's session that change what it means. `does` is all that the statement did, in this order.
+    `search_path` lists the schemas in which unqualified names are looked up; `layout` is the table's layout after the
+    statement, None for other objects and dropped tables. If the master is not DuckDB, `original` is the statement in
+    the master's dialect; a change without an equivalent in DuckDB is itself in that dialect and has no `original`.
+    `digest` is an altered table's digest afterwards, None if it is unknown. `settings` are the session settings that
+    affect the statement's meaning. `does` lists all effects of the statement, in order.
     """
 
     may_have_info: ClassVar = True
@@ -191,7 +191,7 @@ class Ddl:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows of one table that a transaction added and removed; they are in data file `path` under its tick."""
+    """Rows of one table that a transaction added and removed; data file `path` holds them under its tick."""
 
     may_have_info: ClassVar = True
     table: TableName
@@ -227,7 +227,7 @@ class SequencePosition:
 class RowsRead:
     """Rows of a table that a transaction read; their images are in data file `path` with weight 0.
 
-    `exclusive` says that it read them as a writer would, `SELECT ... FOR UPDATE`.
+    `exclusive`: it locked them as a writer, `SELECT ... FOR UPDATE`.
     """
 
     may_have_info: ClassVar = True
@@ -239,10 +239,10 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class RowsRefreshed:
-    """What rows of a table are at the primary site; their images are in data file `path` with weight 0.
+    """Rows of a table as the primary site has them; their images are in data file `path` with weight 0.
 
-    `absent` says that the primary has no rows with these keys; their images hold the key columns only. `kept` says that
-    the rows stay as they are at the secondary that notes this in its log: its own transactions have changed them since.
+    `absent`: the primary has no rows with these keys, and the images hold only the key columns. `kept`: the secondary
+    that logs this record keeps its own rows, because its own transactions have changed them since.
     """
 
     may_have_info: ClassVar = True
@@ -267,7 +267,8 @@ RowImage = Annotated[Mapping[str, object], JsonForm(_as_image)]
 class RowRejected:
     """A row of another site's transaction, `tick` of `history`, that the primary rejected.
 
-    It changes nothing; `wlc.multi_master.site_step.RejectedRow` has the same fields. So many `more` are not listed.
+    The record changes no data; `wlc.multi_master.site_step.RejectedRow` has the same fields. `more` counts rows that
+    are not listed.
     """
 
     may_have_info: ClassVar = True
@@ -296,8 +297,8 @@ class Transaction:
     """One transaction in commit order; `records` are in the order in which they took effect.
 
     `committed` is None for a transaction that was rolled back: it has no records and is kept for the DBA. `xid` is the
-    number that the source gave it, where sources number transactions. `after` is the last tick of this log that was
-    committed when the transaction began, None where the source does not say.
+    source's transaction number, if the source has one. `after` is the last tick of this log that was committed when the
+    transaction began, None if the source does not report it.
     """
 
     tick: int
@@ -320,9 +321,9 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How far the log of another site was read: up to `tick` of `history`, in its batch with the chain hash `chain`.
+    """The position read in another site's log: `tick` of `history`, in the batch with the chain hash `chain`.
 
-    `filters` is the hash of what was left out on the way (see `wlr.replay.plan.patterns.hash_of`), "" for nothing.
+    `filters` is the hash of the filters that apply (see `wlr.replay.plan.patterns.hash_of`), "" for none.
     """
 
     site: Site
@@ -345,7 +346,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file of a batch with what is needed to read it: its table and the layout its rows have."""
+    """A data file of a batch with its table and the layout of its rows."""
 
     file: Inline[DataFile]
     table: TableName
@@ -363,13 +364,13 @@ class Batch:
         transactions: In commit order; `wlc.farm.log_columns.Transactions` if they were read or captured.
         files: Every data file of the batch, in the order of their numbers.
         vector: Per history the last tick contained after this batch.
-        digests: What the tables that the batch changed hold after it, those that are known.
-        undigested: Tables that the batch changed and of which the master does not know what they hold.
-        lsn: Where in its own log a PostgreSQL master stands after the batch, such as `0/16B3748`.
+        digests: Digests of changed tables after the batch, if known.
+        undigested: Changed tables whose digest the master does not know.
+        lsn: WAL position of a PostgreSQL master after the batch, such as `0/16B3748`.
         term: Term of the circle of sites that the batch was written in.
         own: Last tick up to `last` that has records and no origin.
-        handover: To whom the primary's role went; only in the last batch of its history.
-        taken: The newest position read in each other site's log.
+        handover: The successor in the primary's role; only in the last batch of its history.
+        taken: The last position read in each other site's log.
     """
 
     database: str
@@ -400,7 +401,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What `wlc.config` says: MonetDB's keys first, then ours.
+    """The content of `wlc.config`: MonetDB's keys first, then those of dbfarm.
 
     Attributes:
         snapshot: Folder of the newest snapshot relative to the database's folder, or "".
@@ -430,7 +431,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
-    """One table of a snapshot; its rows are the union of `files` and may be none."""
+    """One table of a snapshot; its rows are the union of `files`, which can be empty."""
 
     table: TableName
     layout: Layout
@@ -443,12 +444,12 @@ class Manifest:
 
     Attributes:
         position: The copy holds all transactions up to it; the log goes on behind it.
-        clock: Commit time of the transaction at `position`; before the first one, when the copy was taken.
+        clock: Commit time of the transaction at `position`; before the first transaction, the time of the copy.
         catalog: Name of the master's database inside its engine.
-        schema: Statements in an order in which they run on an empty database, before rows are loaded.
+        schema: Statements to run on an empty database, in order, before rows are loaded.
         schema_after: Statements to run once rows are loaded (indexes and the like).
         sequences: Positions to set after loading.
-        digests: What the tables hold, those that are known.
+        digests: Digests of the tables, if known.
     """
 
     may_have_info: ClassVar = True
@@ -465,7 +466,7 @@ class Manifest:
 
     @property
     def problem(self) -> str | None:
-        """How the manifest contradicts itself, None if it does not."""
+        """Why the manifest is inconsistent, None if it is consistent."""
         tables = [table.table for table in self.tables]
         paths = [file.path for table in self.tables for file in table.files]
         if len(set(tables)) != len(tables) or len(set(paths)) != len(paths):

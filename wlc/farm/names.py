@@ -1,4 +1,4 @@
-"""Names of tables and other objects of a database, and what tables hold, as values and as JSON."""
+"""Names of tables and other objects, and digests of tables, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_name(value: object) -> Name:
 
 
 def as_object_name(value: object) -> Name:
-    """Return the name of what may have no schema around it, such as a schema, or no name inside."""
+    """Return the name of an object that may lack a schema (such as a schema itself) or an inner name."""
     if type(value) is not list or len(value) != 2:
         raise FieldError(f"{short(value)} is not a name of schema and object")
     return Name(as_text(value[0]), as_text(value[1]))
@@ -60,7 +60,7 @@ ObjectName = Annotated[Name, JsonForm(as_object_name, name_json)]
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a table holds: how many rows, and the sum of their numbers modulo 2^64 (see `wlc.farm.digest`)."""
+    """A table's row count, and the sum of its rows' numbers modulo 2^64 (see `wlc.farm.digest`)."""
 
     rows: int
     sum: Hex64
@@ -68,7 +68,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class _TableDigest:
-    """A table and its digest; null in place of both numbers where it is not known."""
+    """A table and its digest; both numbers are null if it is unknown."""
 
     table: TableName
     rows: int | None = None
@@ -76,7 +76,7 @@ class _TableDigest:
 
 
 def as_digests_or_none(value: object) -> tuple[dict[Name, Digest], frozenset[Name]]:
-    """Return what tables hold, and of which tables it is unknown, from a list or, where nothing is known, null."""
+    """Return known digests and the tables with unknown ones, from a list, or from null if all are unknown."""
     listed: tuple[_TableDigest, ...] = form_of(tuple[_TableDigest, ...] | None).read(value) or ()
     digests = {
         each.table: Digest(each.rows, each.sum) for each in listed if each.rows is not None and each.sum is not None
@@ -88,7 +88,7 @@ def as_digests_or_none(value: object) -> tuple[dict[Name, Digest], frozenset[Nam
 
 
 def as_digests(value: object) -> dict[Name, Digest]:
-    """Return what tables hold; that must be known of each."""
+    """Return the digests of tables, all of which must be known."""
     digests, undigested = as_digests_or_none(value)
     if undigested:
         raise FieldError(f"the digest of {min(undigested)} is null")
@@ -96,7 +96,7 @@ def as_digests(value: object) -> dict[Name, Digest]:
 
 
 def digests_json(digests: Mapping[Name, Digest], undigested: Collection[Name] = ()) -> list[dict[str, Any]]:
-    """Write what tables hold, sorted so that the same digests are the same bytes."""
+    """Write digests, sorted so that equal digests give equal bytes."""
     nothing = _TableDigest(Name("", ""))
     found = ((name, digests.get(name, nothing)) for name in sorted({*digests, *undigested}))
     return [record_of(_TableDigest).write(_TableDigest(name, held.rows, held.sum)) for name, held in found]

@@ -1,4 +1,4 @@
-"""The newest batches of a log, found without looking at the older ones."""
+"""The newest batches of a log, found without listing the older ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Log(Protocol):
-    """What must be known of a farm database to find its newest batches."""
+    """The parts of a farm database that are needed to find its newest batches."""
 
     @property
     def name(self) -> str: ...
@@ -32,9 +32,9 @@ class Log(Protocol):
 def numbers_from(database: Log, number: int) -> list[int]:
     """Return the numbers of the published batches from a number on, rising; can be empty.
 
-    A store that can begin its list anywhere is asked once. In a directory, whose list is always a whole one, the
-    newest number is that of `wlc.config`, or one that is found by looking for what follows it. A batch that is missing
-    in between counts as published there; whoever reads it finds out.
+    A store that can start a listing anywhere needs one request. A directory is always listed whole, so there the newest
+    number is found from `wlc.config` by probing for the numbers after it. A batch missing in between counts as
+    published; the reader that opens it reports the gap.
     """
     if database.logs.seeks or number < 1:
         return database.batch_numbers(after=max(number - 1, 0))
@@ -51,7 +51,7 @@ def numbers_from(database: Log, number: int) -> list[int]:
 
 
 def numbers_after(database: Log, missing: int) -> list[int]:
-    """Return the numbers of published batches after one that is missing: empty unless the log has a gap there."""
+    """Return the numbers of published batches after a missing one; empty unless the log has a gap there."""
     if not database.logs.seeks:
         try:
             if database.config().batches <= missing + 1 and not _exists(database, missing + 1):
@@ -64,7 +64,8 @@ def numbers_after(database: Log, missing: int) -> list[int]:
 def read_newest(database: Log) -> tuple[Batch, str] | None:
     """Return the newest batch and its chain hash, None if nothing was published.
 
-    Where listings lag, the newest one is found by its name: whoever goes on behind another batch publishes nothing.
+    Where listings lag, the newest batch is found by its name: a publisher that continued after an older one could not
+    publish.
     """
     newest = max(database.batch_numbers(), default=0)
     with suppress(MissingError, CorruptError):
@@ -92,7 +93,7 @@ def read_log_file(database: Log, number: int) -> bytes:
         if not later:
             raise MissingError(f"batch {number} of {database.name} is not published", path=where) from error
     try:
-        # It may have come with the later one, after the first look.
+        # It may have been published together with the later one, after the first read.
         return database.logs.read(path)
     except MissingError as error:
         message = f"batch {number} of {database.name} is missing, batch {later[0]} is there"

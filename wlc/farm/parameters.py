@@ -1,4 +1,4 @@
-"""Options that a function, a command and a section of `dbfarm.toml` have in common, each declared once.
+"""Options shared by a function, a command and a section of `dbfarm.toml`, each declared once.
 
 A declaration is a `TypedDict` whose types are annotated with an `Option`. The function takes `**options: Unpack[…]`;
 the command and the file read names, forms and meanings from the declaration.
@@ -24,14 +24,14 @@ class Option:
 
     Attributes:
         help: One line for `--help` and `help()`.
-        metavar: What its value is. `URL` and `FILE` are relative to the folder of `dbfarm.toml`, `AGE` is a length of
+        metavar: Kind of its value. `URL` and `FILE` are relative to the folder of `dbfarm.toml`, `AGE` is a length of
             time and `SIZE` a number of bytes; empty for a flag.
         flag: Its name in a command, `--` and the parameter's unless given; its key in the file is the same word.
-        default: Of the parameter.
-        refuse_unfit: Refuses a value that the replica's target cannot have; takes the target, the name that the user
-            wrote, and the value.
+        default: Default of the parameter.
+        refuse_unfit: Refuses a value that the replica's target does not support; takes the target, the name that the
+            user wrote, and the value.
         is_in_file: `dbfarm.toml` has it, too.
-        is_remembered: The field of that name of the replica's state keeps it.
+        is_remembered: The replica's state has a field of this name that stores the value.
         name: Of the parameter; `kind` is its type. Both are the declaration's.
     """
 
@@ -71,12 +71,12 @@ class Option:
         return self.is_flag and self.holds(NoneType)
 
     def check(self, target: object, name: str, options: Mapping[str, Any]) -> None:
-        """Refuse what options give, under the name that the user wrote, if the target cannot have it."""
+        """Refuse values that the target does not support, under the name that the user wrote."""
         if self.refuse_unfit is not None and (value := options.get(self.name)) is not None:
             self.refuse_unfit(target, name, value)
 
     def words(self, value: Any) -> Iterator[str]:
-        """Give the words of a command that say a value."""
+        """Yield the command-line words for a value."""
         if value is True:
             yield self.flag
         elif value is not None and value is not False:
@@ -86,7 +86,7 @@ class Option:
 
 @functools.cache
 def declared(declaration: type) -> tuple[Option, ...]:
-    """Return the options of a declaration, in its order."""
+    """Return the options of a declaration, in order."""
     found = []
     for name, hint in get_type_hints(declaration, include_extras=True).items():
         (option,) = hint.__metadata__
@@ -96,7 +96,7 @@ def declared(declaration: type) -> tuple[Option, ...]:
 
 
 def command_words(declaration: type, options: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command that say options which differ from their defaults."""
+    """Return the command-line words for options that differ from their defaults."""
     return [
         word
         for option in declared(declaration)
@@ -106,7 +106,7 @@ def command_words(declaration: type, options: Mapping[str, Any]) -> list[str]:
 
 
 def takes(declaration: type) -> Callable[[_Function], _Function]:
-    """Let a function with `**options: Unpack[declaration]` show them as parameters, and refuse others."""
+    """Give a function with `**options: Unpack[declaration]` a signature with these parameters; refuse unknown ones."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)

@@ -171,17 +171,17 @@ def is_feed_name(text: str) -> bool:
 
 
 def as_feed_name(text: str) -> str:
-    """Return the name of a feed that is called after something else."""
+    """Return a valid feed name made from another name."""
     return "".join(sign if is_token(sign) else "-" for sign in text)[:_FEED_NAME_LENGTH_MAX]
 
 
 def feed_path(feed: str) -> str:
-    """Path of what a feed remembers in the farm; only feeds whose output cannot hold it have this object."""
+    """Path of a feed's state in the farm; only feeds whose output cannot hold the state have this object."""
     return f"{FEEDS}{_checked_feed(feed)}.json"
 
 
 def feed_lease_path(feed: str) -> str:
-    """Path of the lease of the one run that may feed."""
+    """Path of the lease of the one run that may write the feed."""
     return f"{FEEDS}{_checked_feed(feed)}.lease"
 
 
@@ -191,7 +191,7 @@ def feed_id(feed: str) -> str:
 
 
 def parse_feed_id(replica: str) -> str | None:
-    """Return the name of the feed that is registered under an id, None if no feed is."""
+    """Return the name of the feed that is registered under an id, None if the id is not a feed's."""
     name = replica.removeprefix("feed-")
     return name if replica.startswith("feed-") and is_feed_name(name) else None
 
@@ -237,7 +237,7 @@ def parse_pruning_path(path: str) -> str | None:
 
 
 def derived_path(name: str, number: int) -> str:
-    """Path of document `number` (1 …) about the database of that name which is derived from this one."""
+    """Path of document `number` (1 …) about the derived database of that name."""
     return f"{DERIVED}{check_database_name(name)}/{_digits(number)}.json"
 
 
@@ -248,7 +248,7 @@ def parse_derived_path(path: str) -> tuple[str, int] | None:
 
 
 def upstream_path(upstream: str) -> str:
-    """Path of the registration of the place that serves under that id.
+    """Path of the registration of the upstream with that id.
 
     Raises:
         InvalidError: The id is not one.
@@ -257,12 +257,12 @@ def upstream_path(upstream: str) -> str:
 
 
 def parse_upstream_path(path: str) -> str | None:
-    """Return the id of a registered place that serves, None if `path` is something else."""
+    """Return the id of a registered upstream, None if `path` is something else."""
     return _parse_id(UPSTREAMS, path)
 
 
 def push_path(push: str) -> str:
-    """Path of the entry of that id on who must be served by pushing.
+    """Path of the entry of that id for a farm that must be served by pushing.
 
     Raises:
         InvalidError: The id is not one.
@@ -271,7 +271,7 @@ def push_path(push: str) -> str:
 
 
 def parse_push_path(path: str) -> str | None:
-    """Return the id of such an entry, None if `path` is something else."""
+    """Return the id of a push entry, None if `path` is something else."""
     return _parse_id(PUSHES, path)
 
 
@@ -307,11 +307,11 @@ def _parse_id(folder: str, path: str) -> str | None:
 
 
 def site_folder(site: str, number: int = 1) -> str:
-    """Folder of a site that did not found the database, a whole farm database, without a slash at its end.
+    """Folder of a joined site, a whole farm database, without a slash at its end.
 
     Args:
         site: Its name.
-        number: Greater than 1 if the folders before belong to sites of this name that left.
+        number: Greater than 1 if earlier folders belong to former sites of this name.
 
     Raises:
         InvalidError: The name cannot name a site.
@@ -322,7 +322,7 @@ def site_folder(site: str, number: int = 1) -> str:
 
 
 def is_folder_of(path: str, site: str) -> bool:
-    """Say whether `path` is a folder that a site of that name can have."""
+    """Say whether `path` can be a folder of the site of that name."""
     if not is_site_name(site):
         return False
     number = path.removeprefix(SITES + site).removeprefix("-")

@@ -1,4 +1,4 @@
-"""How far back one can go: the oldest state from which every later one can be reached, and single ones before it."""
+"""The restorable past: the oldest state from which every later one can be reached, and single states before it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Window(ForPeople):
-    """What can be gone back to.
+    """The restorable states.
 
     Attributes:
-        tick: This tick and every later one can be reached, but for `lost`; None where nothing was published, or log
-            files are missing behind the newest snapshot.
+        tick: This tick and every later one can be restored, except `lost`; None if nothing was published, or log files
+            are missing after the newest snapshot.
         clock: When its transaction was committed, or that of tick 1 where the log begins with an empty database.
-        older: Ticks of single snapshots before it, rising: of the log after them, batches were pruned or are missing.
-        is_whole: Nothing was ever there that cannot be reached any more.
-        lost: First and last ticks of what cannot be reached after `tick`: from the end of a history to the first
-            snapshot of the next one that is there, where that grew from elsewhere. None for the last: there is none.
+        older: Ticks of single snapshots before it, rising: batches after them were pruned or are missing.
+        is_whole: Every state that ever existed can be restored.
+        lost: First and last ticks of the ranges after `tick` that cannot be restored: from the end of a history to the
+            first existing snapshot of the next one, if that grew from another tick. None as the last tick: there is no
+            such snapshot.
     """
 
     tick: int | None
@@ -41,20 +42,20 @@ class Window(ForPeople):
     lost: tuple[tuple[int, int | None], ...] = ()
 
     def covers(self, age: timedelta, now: datetime) -> bool:
-        """Say whether every state of the last `age` can be reached."""
+        """Say whether every state of the last `age` can be restored."""
         return self.is_whole or (self.clock is not None and self.clock <= now - age)
 
     def holds(self, tick: int) -> bool:
-        """Say whether a tick can be reached."""
+        """Say whether a tick can be restored."""
         is_after = self.tick is not None and tick >= self.tick
         return (is_after and self.lost_with(tick) is None) or tick in self.older
 
     def lost_with(self, tick: int) -> tuple[int, int | None] | None:
-        """Return the range of ticks that cannot be reached of which a tick is one; None if it is in none."""
+        """Return the unrestorable range that contains a tick; None if it is in none."""
         return next((each for each in self.lost if each[0] <= tick and (each[1] is None or tick <= each[1])), None)
 
     def reached_from(self, tick: int) -> int:
-        """Return the first tick from one in the window on that can be reached, or else the last one before."""
+        """Return the first restorable tick at or after one in the window, or else the last one before it."""
         while (lost := self.lost_with(tick)) is not None:
             first, last = lost
             if last is None:
@@ -69,12 +70,12 @@ def window_of(
     first_commit: datetime | None,
     ends: Iterable[int] = (),
 ) -> Window:
-    """Decide how far back one can go.
+    """Decide which states can be restored.
 
     Args:
         snapshots: Position and time of each, rising.
         first_batch: As of `first_of_unbroken`; None without a log.
-        first_commit: Time of the first transaction, where the log begins with an empty database; else ignored.
+        first_commit: Time of the first transaction if the log begins with an empty database; ignored otherwise.
         ends: As of `ends_of_histories`.
     """
     ticks = [position.tick for position, _ in snapshots]
@@ -82,7 +83,7 @@ def window_of(
         return Window(0, first_commit, (), is_whole=True, lost=lost_between(ends, ticks, 0))
     if not snapshots:
         return Window(None, None, (), is_whole=first_batch is None)
-    # Without a log, only the last snapshot goes on.
+    # Without a log, only the last snapshot is current.
     at = len(snapshots) - 1
     if first_batch is not None:
         at = bisect_left(snapshots, True, key=lambda found: is_joined(found[0], first_batch))
@@ -95,12 +96,12 @@ def window_of(
 
 
 def begins_empty(oldest: Position | None, first_batch: int | None) -> bool:
-    """Say whether a log begins with an empty database, and not with the oldest snapshot, given its position."""
+    """Say whether a log begins with an empty database rather than with the oldest snapshot, given its position."""
     return first_batch == 1 and (oldest is None or oldest.batch > 0)
 
 
 def first_of_unbroken(batches: Sequence[int]) -> int | None:
-    """Return the first of rising numbers of batches after which none is missing; None without batches."""
+    """Return the first batch number after which no batch is missing, given rising numbers; None without batches."""
     if not batches:
         return None
     before_last = batches[-1] - len(batches) + 1
@@ -108,12 +109,12 @@ def first_of_unbroken(batches: Sequence[int]) -> int | None:
 
 
 def is_joined(position: Position, first_batch: int | None) -> bool:
-    """Say whether the log goes on after the snapshot at a position."""
+    """Say whether the log continues after the snapshot at a position."""
     return first_batch is None or position.batch >= first_batch - 1
 
 
 def read_window(database: FarmDatabase) -> Window:
-    """Return how far back one can go; few manifests are read, however many there are.
+    """Return the restorable states; reads few manifests, however many there are.
 
     Raises:
         CorruptError: A manifest or the first log file is damaged.
@@ -122,7 +123,7 @@ def read_window(database: FarmDatabase) -> Window:
     numbers, ticks = database.batch_numbers(), database.snapshot_ticks()
     first = first_of_unbroken(numbers)
     if named > (numbers[-1] if numbers else 0) and not database.logs.exists(log_path(database.name, named)):
-        # Nothing is read of a log whose end is missing.
+        # Do not read a log whose end is missing.
         return Window(None, None)
     oldest = database.read_manifest(ticks[0]).position if ticks and first == 1 else None
     if begins_empty(oldest, first):
@@ -152,12 +153,12 @@ def _named_batch(database: FarmDatabase) -> int:
 
 
 def ends_of_histories(database: FarmDatabase, numbers: Sequence[int], history: str) -> list[int]:
-    """Return the last ticks of histories that others follow which grew from elsewhere, or with changes in no log.
+    """Return the last ticks of histories whose successor grew from another tick, or with changes in no log.
 
     Args:
         database: The farm database.
         numbers: Numbers of its batches, rising; few are read.
-        history: That of the oldest state that is wanted. As long as it is the present one, none is read.
+        history: History of the oldest wanted state. If it is the present history, no batch is read.
     """
     try:
         present = database.config().history
@@ -179,14 +180,14 @@ def _ends(database: FarmDatabase, numbers: Sequence[int], present: str) -> Itera
 
 
 def first_after(ticks: Iterable[int], tick: int) -> int | None:
-    """Return the first of rising ticks that is after another one; None if there is none."""
+    """Return the first of rising ticks after a given tick; None if there is none."""
     return next((each for each in ticks if each > tick), None)
 
 
 def not_restorable(
     what: object, end: int, start: int | None, *, history: str = "another history", can: str = "reached"
 ) -> InvalidError:
-    """Say that nothing leads to a tick or time behind the end of a history: the next snapshot, at `start`, is later."""
+    """Build the error for a tick or time after the end of a history: the next snapshot, at `start`, is later."""
     following = "no snapshot follows yet" if start is None else f"the next snapshot is at tick {start}"
     return InvalidError(
         f"{what} cannot be restored: tick {end} is followed by {history}, and {following}",
@@ -195,7 +196,7 @@ def not_restorable(
 
 
 def lost_between(ends: Iterable[int], snapshot_ticks: Sequence[int], oldest: int) -> tuple[tuple[int, int | None], ...]:
-    """Return first and last ticks of what cannot be reached after the oldest tick, see `Window.lost`."""
+    """Return first and last ticks of the unrestorable ranges after the oldest tick, see `Window.lost`."""
     lost: list[tuple[int, int | None]] = []
     for end in ends:
         start = first_after(snapshot_ticks, end)

@@ -1,4 +1,4 @@
-"""Files and log files from the farm: from a store that is far away, the next ones while one is worked on."""
+"""Prefetching of data files and log files from a remote store."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Fetcher:
         self._pool: ThreadPoolExecutor | None = None
 
     def expect(self, files: Iterable[TableFile]) -> None:
-        """Note which files will be wanted next; none is fetched before the first of them is."""
+        """Note the files that will be needed next; fetching starts when the first of them is needed."""
         if self._database.logs.is_remote:
             self._expected = {file.file.path: file for file in files}
 
     def put(self, local: dict[str, Path]) -> None:
-        """Take local files for those of the farm with these paths."""
+        """Use local files in place of the farm's files with these paths."""
         self._local.update(local)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget local files that were put here."""
+        """Forget local files that `put` added."""
         for path in paths:
             self._local.pop(path, None)
 
@@ -64,7 +64,7 @@ class Fetcher:
         return self._local[path]
 
     def _begin(self, wanted: TableFile) -> None:
-        """Begin to fetch what is expected, if the wanted file is among that."""
+        """Begin to fetch the expected files if the wanted file is one of them."""
         if wanted.file.path not in self._expected:
             return
         self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="farm fetch")
@@ -74,7 +74,7 @@ class Fetcher:
         self._expected = {}
 
     def release(self, kept: frozenset[str] | set[str]) -> None:
-        """Give up the local copies of all files but these."""
+        """Release the local copies of all files but these."""
         self._expected = {}
         for path, coming in list(self._coming.items()):
             del self._coming[path]
@@ -85,7 +85,7 @@ class Fetcher:
             self._database.release(self._local.pop(path))
 
     def close(self) -> None:
-        """Give up everything."""
+        """Release everything."""
         self.release(set())
         if self._pool:
             self._pool.shutdown()
@@ -95,7 +95,7 @@ class Fetcher:
 def read_ahead(
     numbers: Sequence[int], read: Callable[[int], tuple[Batch, str]], *, is_remote: bool
 ) -> Iterator[tuple[Batch, str]]:
-    """Read batches in order; from a store that is far away several at once, few of large ones."""
+    """Read batches in order; from a remote store several at once, fewer if they are large."""
     if not is_remote:
         yield from map(read, numbers)
         return
@@ -115,7 +115,7 @@ def in_order(
     """Call a function for several arguments at once, and give the results in the order of the arguments.
 
     Args:
-        pool: Who calls it.
+        pool: Pool that runs the calls.
         call: The function.
         given: Its arguments.
         most: Says how many calls may be ahead of the result that is given next.
@@ -134,6 +134,6 @@ def in_order(
 
 
 def one_ahead(pool: Executor, items: Iterator[_Found]) -> Generator[_Found]:
-    """Give the items of an iterator, none of which is None, while a pool of one thread asks it for the next one."""
+    """Yield the items of an iterator, none of which is None, while a pool of one thread fetches the next one."""
     with closing(in_order(pool, lambda _: next(items, None), count(), lambda: 2)) as found:
         yield from takewhile(lambda item: item is not None, found)

@@ -1,4 +1,4 @@
-"""Replicas that made themselves known, so that `wlc prune` keeps the log files they still need."""
+"""Registered replicas, so that `wlc prune` keeps the log files they still need."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.store import StoredObject
 
-# What can read a farm: a copy of the data, a copy of the farm, another master, a file or topic of changes.
+# Kinds of readers: a copy of the data, a copy of the farm, another master, a file or topic of changes.
 REPLICA, RELAY, SITE, FEED = "replica", "relay", "site", "feed"
 KINDS = (REPLICA, RELAY, SITE, FEED)
 
-# States of what is registered: it has nothing yet; it reads or serves; its owner took it out or paused it; it cannot go
-# on.
+# States of a registered reader or upstream: has nothing yet; reads or serves; was paused or removed from service by its
+# owner; cannot continue.
 PENDING, ACTIVE, INACTIVE, STUCK = "pending", "active", "inactive", "stuck"
 STATES = (PENDING, ACTIVE, INACTIVE, STUCK)
 _TRANSITIONS_MOST = 16
-# How often somebody is taken to come back of whom one visit is known.
+# Assumed interval of a reader after its first visit.
 FIRST_INTERVAL_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state: to which, why, by whom (`user@host`) and when."""
+    """A change of state: the new state, the reason, the actor (`user@host`) and the time."""
 
     state: Annotated[str, one_of(*STATES)]
     cause: str
@@ -47,29 +47,28 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a replica says about itself.
+    """A replica's registration.
 
     Attributes:
         id: Its random id, letters, digits, '_' and '-'.
-        target: Where it is, as its owner calls it; must not contain credentials.
-        position: How far it has come, None before it has come anywhere.
+        target: Where it is, in its owner's words; must not contain credentials.
+        position: Its position, None before the first.
         clock: Commit time of the transaction at `position`, None before the first.
-        seen: When it said so.
+        seen: When it last registered.
         host: Name of its machine.
         user: Name of its owner.
         kind: `replica`, `relay`, `site` or `feed`.
-        upstream: Id of the place that it reads, if that is not the one that holds this registration.
-        place: URL of the place that it is pinned to; empty for none.
-        registry: URL of the registry by which it chooses, if that is not in the place that holds this registration.
+        upstream: Id of the upstream that it reads, if another one holds this registration.
+        place: URL of the upstream that it is pinned to; empty for none.
+        registry: URL of the registry from which it chooses upstreams, if another place holds this registration.
         class_name: Its class, such as `prod`; empty for none.
-        site: Name of the site that it is or belongs to; empty for none.
-        delay_s: How far it stays behind on purpose.
-        tables: Patterns of the tables that it has, `!` before those that it ignores; empty for all.
-        interval_s: How often it says so, seconds; None if that is not known.
-        progressed: When it last came further or had nothing to do.
-        transitions: Its last changes of state, oldest first; none in registrations of older versions.
-        counters: Of a site: its counters of conflicts, by `site rule name`, about the changes of the folder's site and
-            about its own.
+        site: Name of its site; empty for none.
+        delay_s: Its configured delay.
+        tables: Patterns of its tables, `!` before patterns of ignored ones; empty for all.
+        interval_s: How often it registers, seconds; None if unknown.
+        progressed: When it last advanced or was up to date.
+        transitions: Its last changes of state, oldest first; empty in registrations of older versions.
+        counters: A site's conflict counters, by `site rule name`, about changes of the folder's site and about its own.
     """
 
     may_have_info: ClassVar = True
@@ -111,14 +110,14 @@ encode_replica, decode_replica = _DOCUMENT.encode, _DOCUMENT.decode
 def moved_to(
     transitions: tuple[Transition, ...], state: str, cause: str, now: datetime, actor: str = ""
 ) -> tuple[Transition, ...]:
-    """Add a change of state unless the state is that already; the oldest are forgotten."""
+    """Append a change of state unless the state is unchanged; the oldest entries are dropped."""
     if transitions and transitions[-1].state == state:
         return transitions
     return (*transitions, Transition(state, cause, actor or this_actor(), now))[-_TRANSITIONS_MOST:]
 
 
 def this_actor() -> str:
-    """Return who runs this process, as `user@host`."""
+    """Return the user and host of this process, as `user@host`."""
     return f"{this_user()}@{this_host()}"
 
 
@@ -141,17 +140,17 @@ def this_user() -> str:
 def register(
     database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = "", is_paused: bool = False
 ) -> Replica:
-    """Make a replica and its position known; later calls with the same id replace what was said before.
+    """Register a replica and its position; a later call with the same id replaces the registration.
 
     Args:
-        database: The place that it reads, or the registry of its tree.
-        replica: What it says. Its interval, its transitions and when it progressed follow from what it said before.
-        is_level: It has nothing to do.
-        failure: Why it cannot go on.
-        is_paused: Its owner wants it to stay where it is.
+        database: The upstream that it reads, or the registry of its tree.
+        replica: The registration. Interval, transitions and time of progress follow from the previous registration.
+        is_level: It is up to date.
+        failure: Why it cannot continue.
+        is_paused: Its owner has paused it.
 
     Returns:
-        What was written.
+        The registration as written.
 
     Raises:
         InvalidError: The id is invalid, or writing is not permitted: replicate without registering.
@@ -163,8 +162,9 @@ def register(
 def register_versioned(
     database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = "", is_paused: bool = False
 ) -> tuple[Replica, str]:
-    """Do what `register` does, and return the version of what was written, too."""
-    # What was said before does not matter, so a damaged registration is replaced like any other: bytes stay bytes.
+    """Do the same as `register`, and also return the version of the written object."""
+    # Replacing needs no previous content, so a damaged registration is replaced like any other: its bytes are not
+    # decoded.
     place: VersionedObject[bytes]
     place = VersionedObject(database.store, replica_path(replica.id), encode=bytes, decode=bytes)
     written = replica
@@ -183,7 +183,7 @@ def register_versioned(
 
 
 def _following(replica: Replica, before: Replica | None, *, is_level: bool, failure: str, is_paused: bool) -> Replica:
-    """Complete what a replica says by what it said before."""
+    """Complete a registration from the previous one."""
     is_still = before is not None and before.position == replica.position and not is_level
     progressed = before.progressed if before and is_still else replica.seen
     transitions, actor = before.transitions if before else (), f"{replica.user}@{replica.host}"
@@ -203,10 +203,10 @@ def _following(replica: Replica, before: Replica | None, *, is_level: bool, fail
 
 
 def _interval_s(replica: Replica, before: Replica | None) -> float:
-    """Estimate how often somebody comes who does not say so.
+    """Estimate the interval of a reader that does not state it.
 
-    A round registers several times, and the pause comes after it: the estimate falls with the time in which no pause
-    of that length came, not with the number of visits.
+    A round registers several times, and the pause comes after it: the estimate falls with the time in which no pause of
+    that length occurred, not with the number of visits.
     """
     if before is None:
         return FIRST_INTERVAL_S
@@ -216,18 +216,18 @@ def _interval_s(replica: Replica, before: Replica | None) -> float:
 
 
 def keep_alive(database: FarmDatabase, replica: str, known: tuple[Replica, str] | None) -> tuple[Replica, str] | None:
-    """Say again that somebody is there who has registered; one request if nobody has written since the last time.
+    """Renew a registration; one request if no other process has written since the last call.
 
     Args:
         database: The registry.
         replica: Its id.
-        known: What this returned the last time; None if nothing is known.
+        known: Result of the previous call; None without one.
 
     Returns:
-        What was written, and its version; None if it was forgotten, which stays so until the next round.
+        The registration as written, and its version; None if it was deleted: only the next round registers again.
 
     Raises:
-        ConflictError: Somebody has written since: call it again without `known`.
+        ConflictError: Another process has written since: call again without `known`.
     """
     place = VersionedObject(
         database.store, replica_path(replica), encode_replica, lambda data: decode_replica(data, replica_path(replica))
@@ -240,7 +240,7 @@ def keep_alive(database: FarmDatabase, replica: str, known: tuple[Replica, str] 
 
 
 def unregister(database: FarmDatabase, replica: str) -> None:
-    """Forget the replica with that id; nothing happens if it is unknown."""
+    """Delete the registration with that id; nothing happens if there is none."""
     database.store.delete(replica_path(replica))
 
 
@@ -259,13 +259,14 @@ def replicas(database: FarmDatabase) -> list[Replica]:
 def known_replicas(
     database: FarmDatabase, before: dict[str, tuple[StoredObject, Replica | CorruptError]] | None = None
 ) -> tuple[list[Replica], list[CorruptError]]:
-    """Return all registered replicas, by id, and what is wrong with registrations that cannot be read.
+    """Return all registered replicas by id, and the errors of unreadable registrations.
 
-    They were `seen` when the store got what they said: the clocks of their machines may be wrong, or set.
+    `seen` is the time at which the store received the registration: the clocks of the readers' machines may be wrong.
 
     Args:
         database: The place.
-        before: What was read the last time, by path, and is brought up to date; only what arrived since is read.
+        before: Registrations read by the previous call, by path; updated in place. Only registrations that arrived
+            since are read.
     """
     now = read_folder(database.store, REPLICAS, parse_replica_path, decode_replica, before)
     if before is not None:

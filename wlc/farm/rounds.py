@@ -1,6 +1,6 @@
-"""Rounds that go on for ever: a pause until there may be news between two, and longer ones after failures.
+"""Endless rounds: a pause until there may be a new batch, and longer pauses after failures.
 
-Waiting for the next batch: a new file in a local folder is noticed at once, a bucket is looked at on the beat.
+Waiting for the next batch: a new file in a local folder is noticed at once, a bucket is polled on the beat.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
 
 
-# How often watchfiles hands over what the kernel reported, and how long it gathers what comes together, milliseconds.
+# How often watchfiles reports events of the kernel, and how long it groups them, milliseconds.
 _STEP_MS = _DEBOUNCE_MS = 5
 
 
@@ -29,7 +29,7 @@ class News:
     """Waits for log files of a farm database.
 
     Args:
-        url_of: Returns the URL of the database's folder in the place that is read now; "" if nothing can be watched.
+        url_of: Returns the URL of the database's folder in the current upstream; "" if nothing can be watched.
         is_stopped: Ends every wait when it is set.
     """
 
@@ -40,11 +40,11 @@ class News:
         self._watcher: RustNotify | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return when a log file was published since the last call, at the latest after `seconds`.
+        """Return once a log file was published since the last call, at the latest after `seconds`.
 
-        A call that begins to watch a folder returns soon: a file may have appeared there before.
+        A call that begins to watch a folder returns soon, because a file may have appeared there before.
         """
-        # To ask where a bucket's reader reads takes requests, and nothing is watched there.
+        # Asking for the upstream of a reader in a bucket costs requests, and a bucket cannot be watched.
         if "://" not in self._url and self._watch(self._url_of()):
             seconds = min(seconds, PAUSE_LEAST_S)
         if self._watcher is None:
@@ -54,7 +54,7 @@ class News:
             raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
-        """Return after `seconds`, whatever is published, or when the wait is stopped."""
+        """Return after `seconds`, even if a log file is published, or when the wait is stopped."""
         if self._is_stopped is None:
             time.sleep(seconds)
         else:
@@ -68,7 +68,7 @@ class News:
         self._url = url
         if "://" in url or not url:
             return False
-        # Only who waits needs them.
+        # Imported here, because only waiting needs them.
         from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
         from wlc.farm.database import open_database
@@ -78,7 +78,7 @@ class News:
             if "://" not in folder and Path(folder).is_dir():
                 self._watcher = RustNotify([folder], False, False, 0, False, False)
         except (FarmError, OSError, WatchfilesRustInternalError):
-            # The folder is away, or the machine watches no more folders: the beat goes on.
+            # The folder is missing, or the machine's limit of watches is reached: fall back to the beat.
             self._watcher = None
         return self._watcher is not None
 
@@ -89,7 +89,7 @@ class News:
         self._watcher, self._url = None, ""
 
 
-# What cannot be reached now comes back: a server that restarts, a disk that is not mounted.
+# Errors that pass: a server that restarts, a disk that is not mounted.
 AWAY = (UnavailableError, MissingError)
 
 _Done = TypeVar("_Done")
@@ -97,10 +97,10 @@ _Part = TypeVar("_Part", covariant=True)
 
 
 class Failed(Protocol[_Part]):
-    """Hears of every round that failed and is tried again."""
+    """Called for every failed round that will be retried."""
 
     def __call__(self, error: Exception, *, is_new: bool) -> _Part | None:
-        """Note a failure, and return what the round did nevertheless, if anything; raise to end the rounds.
+        """Note a failure, and return the partial result of the round, if any; raise to end the rounds.
 
         Args:
             error: Why the round failed.
@@ -118,18 +118,18 @@ def rounds(
     pause: Callable[[Exception, float], float] = lambda _, wait_s: longer(wait_s),
     is_stopped: threading.Event | None = None,
 ) -> Iterator[_Done]:
-    """Do a round at once, then one after every pause, and yield what each did; the first is a round as any other.
+    """Run a round at once, then one after every pause, and yield the result of each.
 
     Args:
-        do_round: One round; it finishes what it has begun.
+        do_round: One round; it is never interrupted.
         beat_s: Longest time between two rounds, seconds; asked after a round that did not fail.
-        failed: Told of every round that is tried again.
+        failed: Called for every round that will be retried.
         reads: URL of the database's folder that the rounds read: if it is local, a new log file begins a round at once.
         passing: After these errors a round is tried again; others are raised.
-        pause: From an error and the last pause after a failure (0 for the first one), the next such pause.
-        is_stopped: Set it to end after the round at hand, or at once during a pause.
+        pause: Returns the next pause after a failure, given the error and the last such pause (0 for the first).
+        is_stopped: Set it to end after the current round, or at once during a pause.
     """
-    told, retry_s, is_first = "", 0.0, True
+    reported, retry_s, is_first = "", 0.0, True
     with closing(News(reads, is_stopped)) as news:
         while True:
             try:
@@ -142,10 +142,10 @@ def rounds(
                 done = do_round()
             except passing as error:
                 retry_s = pause(error, retry_s)
-                part = failed(error, is_new=str(error) != told)
-                told = str(error)
+                part = failed(error, is_new=str(error) != reported)
+                reported = str(error)
                 if part is not None:
                     yield part
             else:
-                told, retry_s, is_first = "", 0.0, False
+                reported, retry_s, is_first = "", 0.0, False
                 yield done

@@ -1,7 +1,7 @@
-"""The objects of a database at a moment of its log, followed through what each schema statement did.
+"""The objects of a database at one tick of its log, followed through the effects of each schema statement.
 
-A fold begins with nothing, or with the statements of a snapshot. Renames carry through what belongs to a table, through
-foreign keys that refer to it, and through whole schemas.
+A fold begins with an empty database or with the statements of a snapshot. A rename also renames the parts of a table,
+in foreign keys that refer to it, and in whole schemas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import ColumnStep, DbObject, DdlEffect, TableConstraint
 
-# Kinds of objects beside tables that are types of columns and arguments, or have one for their rows.
+# Kinds of objects other than tables that are types, or whose rows have a type.
 _TYPES = frozenset({"TYPE", "DOMAIN", "VIEW", "MATERIALIZED VIEW"})
 _TYPE = re.compile(r'("(?:[^"]|"")+"|[^".\[]+)\.("(?:[^"]|"")+"|[^".\[]+)((?:\[\])*)')
 
@@ -43,7 +43,7 @@ class FoldedTable:
         key: Columns of the primary key; empty without one.
         constraints: All others but NOT NULL, see `ordered`.
         parents: Tables that it inherits from or is a partition of.
-        layout: As the last statement about it says it, None if none did; columns may have other names since.
+        layout: The layout in the last statement about it, None without one; columns may have been renamed since.
     """
 
     name: Name
@@ -64,7 +64,7 @@ class FoldedIndex:
 
 @dataclass(slots=True)
 class SchemaFold:
-    """What there is in a database after some statements.
+    """The objects of a database after some statements.
 
     Attributes:
         tables: By name, in the order of their last changes.
@@ -80,13 +80,13 @@ class SchemaFold:
         """Follow a statement.
 
         Raises:
-            CorruptError: What it says that it did cannot be: the table is not there, or would have other columns.
+            CorruptError: The stated effects are impossible: the table does not exist, or has other columns.
         """
         for effect in ddl.does:
             self._follow(effect, ddl)
         table = self.tables.get(ddl.object)
         if ddl.layout is not None and table is not None and about_tables(ddl):
-            # A column that PostgreSQL generated before stands where the layout says.
+            # A formerly generated column of PostgreSQL has its place in the layout.
             columns = column_names(ddl.layout)
             if (sorted(table.columns), table.key) != (sorted(columns), ddl.layout.primary_key):
                 raise _contradiction(ddl, _described(table))
@@ -150,7 +150,7 @@ class SchemaFold:
         self.tables[new] = self.tables.pop(new)
 
     def _carry(self, old: Name, new: Name) -> None:
-        """Follow a table or type, and what belongs to it and lies in its schema, to another name."""
+        """Rename a table or type, with the parts that belong to it in its schema."""
 
         def owner(name: Name) -> Name:
             return new if name == old else name
@@ -209,7 +209,7 @@ class SchemaFold:
 
 
 def folded(statements: Iterable[Ddl]) -> SchemaFold:
-    """Return what there is after statements on an empty database, such as those of a snapshot.
+    """Return the objects after running statements on an empty database, such as those of a snapshot.
 
     Raises:
         CorruptError: They contradict each other.
@@ -221,21 +221,21 @@ def folded(statements: Iterable[Ddl]) -> SchemaFold:
 
 
 def about_tables(ddl: Ddl) -> bool:
-    """Say whether a statement creates, renames or alters a table that has its object's name afterwards."""
+    """Say whether a statement creates, renames or alters a table, which then has the name of the statement's object."""
     names = (effect.to if isinstance(effect, RenamedObject) else effect.object.name for effect in table_effects(ddl))
     return ddl.object in names
 
 
 def table_effects(ddl: Ddl) -> Iterator[DdlEffect]:
-    """Yield what a statement did to tables, in its order."""
+    """Yield a statement's effects on tables, in order."""
     return (effect for effect in ddl.does if effect.object.kind == "TABLE")
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Names of a table before and after a statement, None where it was not or is not there.
+    """Names of a table before and after a statement, None if it does not exist then.
 
-    One that is created may replace one of its name.
+    A created table may replace one of the same name.
     """
 
     before: Name | None
@@ -249,7 +249,7 @@ class TableNames:
 
     @property
     def both(self) -> tuple[Name, ...]:
-        """The names that there are, without repetition."""
+        """Both names without None and repetition."""
         return tuple(dict.fromkeys(name for name in (self.before, self.after) if name is not None))
 
 
@@ -276,12 +276,12 @@ def table_names(ddl: Ddl) -> list[TableNames]:
 
 
 def touched_tables(ddl: Ddl) -> set[Name]:
-    """Return all names, before and after it, of the tables that a statement creates, drops, renames or alters."""
+    """Return all names, before and after a statement, of the tables that it creates, drops, renames or alters."""
     return {name for table in table_names(ddl) for name in table.both}
 
 
 def is_aside(effect: DdlEffect) -> bool:
-    """Say whether a statement changes something about an object that concerns no rows, such as a comment."""
+    """Say whether a statement changes only properties that affect no rows, such as a comment."""
     return effect == AlteredObject(effect.object, effect.of)
 
 
@@ -297,7 +297,7 @@ def column_names(layout: Layout) -> tuple[str, ...]:
 
 
 def ordered(constraints: Iterable[TableConstraint]) -> tuple[TableConstraint, ...]:
-    """Return constraints in an order that depends on nothing else: catalogs list those of one table in several."""
+    """Return constraints in a canonical order: catalogs list them in varying orders."""
     return tuple(sorted(constraints, key=repr))
 
 
@@ -341,7 +341,7 @@ def _moved(table: FoldedTable, moved: Callable[[Name], Name]) -> FoldedTable:
 
 
 def _named(found: DbObject, name: Name, moved: Callable[[Name], Name]) -> DbObject:
-    """Give an object its name, and the types of a routine's arguments the names that tables and types have."""
+    """Rename an object, and the tables and types among a routine's argument types."""
     arguments = found.arguments and tuple(_argument(text, moved) for text in found.arguments)
     return replace(found, name=name, arguments=arguments)
 
@@ -377,7 +377,7 @@ def _column_renamed(table: FoldedTable, names: dict[str, str]) -> FoldedTable:
 
 
 def _keys_renamed(table: FoldedTable, parent: Name, names: dict[str, str]) -> FoldedTable:
-    """Give columns of a table that foreign keys refer to their new names."""
+    """Rename a table's columns in foreign keys that refer to them."""
     constraints = (
         replace(found, keys=tuple(names.get(column, column) for column in found.keys))
         if isinstance(found, Reference) and found.to == parent

@@ -1,6 +1,4 @@
-"""Names as users type them: which table a text names, and what a mistyped name may have meant.
-
-What a user who mistyped a name may have meant.
+"""Names as users type them: which table a text names, and suggestions for a mistyped name.
 
 Which table a text names: `table`, `schema.table`, or the same with parts in double quotes, as in SQL.
 """
@@ -20,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# How many files and databases are looked at, and how many are shown.
+# How many files and databases are compared, and how many are shown.
 _SEEN_MAX = 1000
 _SHOWN_MAX = 5
 _TABLES_SHOWN_MAX = 10
 
 
 def file_meant(path: Path) -> Path | None:
-    """Return the file or folder beside a path whose name is most like the path's; None if none is like it."""
+    """Return the file or folder beside a path with the most similar name; None if none is similar."""
     try:
         names = [found.name for found in islice(path.parent.iterdir(), _SEEN_MAX)]
     except OSError:
@@ -45,7 +43,7 @@ def other_databases(url: str, name: str) -> str:
     """
     farm = url.removesuffix(f"/{name}")
     create = f"wlc master SOURCE --farm {shlex.quote(farm)}"
-    # A relay that waits to be filled is empty, too.
+    # A new relay is empty, too.
     create_or_copy = f"{create}, or wlc tier ship DB --to {shlex.quote(farm)}"
     if "://" in farm:
         return f"check the name and --farm: wlc list {shlex.quote(farm)} shows them; to add a database: {create}"
@@ -61,11 +59,11 @@ def other_databases(url: str, name: str) -> str:
 
 
 def tables_meant(wanted: str, tables: Iterable[Name]) -> str:
-    """Say which table a user may have meant, and which there are.
+    """Suggest a table for a mistyped name, and list the tables.
 
     Args:
-        wanted: What matched no table: a name, with its schema or without, or a pattern.
-        tables: Those that there are.
+        wanted: A name, with or without schema, or a pattern that matched no table.
+        tables: The existing tables.
     """
     known = sorted(map(str, tables))
     if not known:
@@ -79,13 +77,13 @@ def tables_meant(wanted: str, tables: Iterable[Name]) -> str:
 
 
 def alike(wanted: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that are most like the wanted one, the likest first; can be empty."""
+    """Return the known names that resemble the wanted one, the most similar first; can be empty."""
     import difflib
 
     return difflib.get_close_matches(wanted, list(known), n=_SHOWN_MAX)
 
 
-# The schema of a name that has none.
+# The schema of an unqualified name.
 MAIN = "main"
 _QUOTED = r'"(?:[^"]|"")*"'
 _PART = re.compile(rf'{_QUOTED}|[^."]+')
@@ -100,7 +98,7 @@ def parts(text: str) -> tuple[str, ...]:
 
 
 def find(text: str, tables: Iterable[Name]) -> Name | None:
-    """Return the table that a text names: in schema main if it has no schema, as it is written before other cases."""
+    """Return the table that a text names: without a schema in schema main; an exact match comes before other cases."""
     known = list(tables)
     by_text: dict[str, Name] = {str(name): name for name in known}
     readings = [found for each in (text, f"{MAIN}.{text}") if (found := by_text.get(each)) is not None]
@@ -118,5 +116,5 @@ def _name(said: tuple[str, ...]) -> Name:
 
 
 def is_meant(name: Name, text: str) -> bool:
-    """Say whether a text names a table; without a schema, it names those of all schemas."""
+    """Say whether a text names a table; without a schema, in any schema."""
     return text in (name.name, str(name)) or parts(text) in ((name.name,), (name.schema, name.name))

@@ -1,11 +1,11 @@
 """Vectors: per history the last tick that a copy contains, compared and merged by pure functions.
 
-A database of one master has a vector of one history. With several masters, each publishes what it took from others
-with its origin kept, and a vector says how much of every history is contained. Ticks of a history are taken in order
-and without gaps, so one number per history is enough.
+A database of one master has a vector of one history. Each of several masters publishes the transactions taken from
+other sites with their origin, and its vector says how much of every history it contains. Ticks of a history are taken
+in order and without gaps, so one number per history is enough.
 
-Old histories would pile up in vectors. The normal form leaves out what other entries imply; `Lineage` is what is needed
-to put it back, and vectors are always compared with everything put back.
+Old histories would accumulate in vectors. The normal form leaves out entries that others imply; `Lineage` restores
+them, and only expanded vectors are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class VectorOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Heir:
-    """Who contains a history that ended: whoever contains `at` contains it up to its tick `last`."""
+    """The heir of an ended history: a copy that contains `at` contains the history up to its tick `last`."""
 
     at: Parent
     last: Tick
@@ -44,18 +44,18 @@ class Heir:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What is known of histories that vectors leave out.
+    """Relations that restore the histories left out of vectors.
 
     Attributes:
-        parents: For a history the one that it grew from, and the last tick it shares with it.
-        heirs: For a history whose site has left the place in another log from which on all of it is contained.
+        parents: For a history its parent, and the last tick that both share.
+        heirs: For a history whose site has left, the place in another log from which on all of it is contained.
     """
 
     parents: Mapping[str, Origin] = field(default_factory=dict)
     heirs: Mapping[str, Heir] = field(default_factory=dict)
 
     def ancestors(self, history: str) -> Iterator[tuple[str, int]]:
-        """Yield the histories that a history grew from with the last tick of each that it contains, nearest first."""
+        """Yield the ancestors of a history with the last shared tick of each, nearest first."""
         seen = {history}
         while (parent := self.parents.get(history)) is not None and parent.history not in seen:
             yield parent.history, parent.tick
@@ -67,12 +67,12 @@ NO_LINEAGE = Lineage()
 
 
 def expanded(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
-    """Return a vector with every history that it contains, those that the normal form leaves out included."""
+    """Return a vector with every contained history, including those that the normal form leaves out."""
     found = {history: tick for history, tick in vector.items() if tick}
     if not lineage.parents and not lineage.heirs:
         return found
     while True:
-        # A tick that is implied may be the place from which on another history is contained.
+        # An implied tick may in turn imply another history.
         implied = [each for history in found for each in lineage.ancestors(history)]
         implied += [
             (history, heir.last)
@@ -96,7 +96,7 @@ def raised(vector: Vector, origins: Iterable[Origin]) -> dict[str, int]:
 
 
 def normal(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
-    """Return a vector without the histories that its other entries imply."""
+    """Return a vector without the histories that other entries imply."""
     found = {history: tick for history, tick in sorted(vector.items()) if tick}
     known = {*lineage.heirs, *(parent.history for parent in lineage.parents.values())}
     for history in sorted(known & found.keys()):
@@ -107,7 +107,7 @@ def normal(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
 
 
 def contains(vector: Vector, other: Vector, lineage: Lineage = NO_LINEAGE) -> bool:
-    """Say whether a vector contains every tick that another one contains."""
+    """Say whether a vector contains every tick of another one."""
     mine = expanded(vector, lineage)
     return all(mine.get(history, 0) >= tick for history, tick in expanded(other, lineage).items())
 
@@ -130,9 +130,9 @@ def merged(vector: Vector, other: Vector, lineage: Lineage = NO_LINEAGE) -> dict
 
 
 def first_fall(vectors: Iterable[Vector], lineage: Lineage = NO_LINEAGE) -> int | None:
-    """Return the index of the first vector that lacks a tick of the one before it, None if they never fall.
+    """Return the index of the first vector that lacks a tick of its predecessor, None if there is none.
 
-    The vectors of a log's footers must never fall: what is contained stays contained.
+    Vectors in a log's footers must never lose a tick.
     """
     for index, (before, after) in enumerate(pairwise(vectors), start=1):
         if not contains(after, before, lineage):

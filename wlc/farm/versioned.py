@@ -1,8 +1,8 @@
-"""One object of a store that changes: replaced as a whole, by compare-and-swap, whoever uses it.
+"""One mutable object of a store, replaced as a whole by compare-and-swap.
 
 `wlc.config`, registrations of replicas, and a Parquet replica's pointer and lease are such objects. A writer whose
-right to write can end is fenced inside the write itself: `change` decides about the value that the write replaces, and
-refuses by raising. Between its decision and the write nobody else can have written.
+right can expire is fenced inside the write itself: `change` decides about the value that the write replaces, and
+refuses by raising. No other process can write between the decision and the write.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class VersionedObject(Generic[Value]):
         store: The store that it is in.
         path: Its path there.
         encode: Writes a value as the object's bytes.
-        decode: Reads the object's bytes; raises CorruptError where they are damaged.
-        is_stamped: No two writers write the same bytes, because values name their writer. Then bytes that were to be
-            written, found after a conflict, were written: the answer to that request was lost.
+        decode: Reads the object's bytes; raises CorruptError if they are damaged.
+        is_stamped: No two writers write the same bytes, because values name their writer. Then finding the new bytes
+            after a conflict proves that the write succeeded and its answer was lost.
     """
 
     store: Store
@@ -56,11 +56,11 @@ class VersionedObject(Generic[Value]):
     def replace(self, value: Value, version: str | None) -> str:
         """Write a value if the object still has `version` (None: if there is none), and return the new version.
 
-        A request whose answer was lost is sent again, and then conflicts with itself. Stores on S3 find that out by a
-        stamp on the object; where values are stamped, the object is read back whatever the store is.
+        A request whose answer was lost is sent again and then conflicts with itself. Stores on S3 detect this by a
+        stamp on the object; stamped values are read back in every store.
 
         Raises:
-            ConflictError: Somebody else wrote meanwhile.
+            ConflictError: Another process wrote meanwhile.
         """
         data = self.encode(value)
         try:
@@ -72,15 +72,16 @@ class VersionedObject(Generic[Value]):
             raise self.store.conflict(self.path) from error
 
     def prove(self, value: Value) -> None:
-        """Check that the store refuses what it must refuse, by writing the present value once more.
+        """Check that the store honours preconditions, by writing the present value once more.
 
-        A program that died or was halted may write later what it had decided before. Only the store can refuse that.
+        A suspended process may execute an old write later. Only the store can refuse it.
 
         Args:
-            value: What this writer has just written.
+            value: The value that this writer has just written.
 
         Raises:
-            UnsupportedError: The store ignores preconditions. Nothing was changed, for the value is the present one.
+            UnsupportedError: The store ignores preconditions. Nothing was changed, because the value is the present
+                one.
         """
         data = self.encode(value)
         for version, defect in (
@@ -100,21 +101,21 @@ class VersionedObject(Generic[Value]):
             return None, ""
 
     def change(self, change: Callable[[Value | None], Value]) -> Value:
-        """Do what `change_versioned` does, and return the value alone."""
+        """Do the same as `change_versioned`, and return only the value."""
         return self.change_versioned(change)[0]
 
     def change_versioned(self, change: Callable[[Value | None], Value]) -> tuple[Value, str | None]:
-        """Replace the value by what a function makes of it, again if somebody else writes in between.
+        """Replace the value with the result of a function; retry if another process writes in between.
 
         Args:
             change: Pure function from the present value, None if there is no object, to the new one; called once per
                 attempt. It returns its argument to write nothing, and raises to refuse: nothing is written then.
 
         Returns:
-            The value that is in the store now, and its version; None if there is no object, and none was wanted.
+            The value in the store after the call, and its version; None if there is no object and none was requested.
 
         Raises:
-            UnavailableError: Others keep writing: try again.
+            UnavailableError: Other processes keep writing: try again.
         """
         for _ in range(CHANGE_ATTEMPTS):
             value, version = self.load() or (None, None)

@@ -1,1 +1,1 @@
-"""The life of a master: it claims a place in the farm, publishes, takes snapshots, prunes and stops."""
+"""The life cycle of a master: it claims a place in the farm, publishes, takes snapshots, prunes and stops."""

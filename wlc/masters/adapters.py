@@ -1,4 +1,4 @@
-"""Which module makes a path or URL a source. This table is the only place that names all of them."""
+"""The source module for a path or URL. This table is the only place that names all modules."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class SourceModule(Protocol):
-    """What the module of an engine offers."""
+    """The contract of an engine's module."""
 
     def opened(self, source: str, tables: Sequence[str] = ()) -> AbstractContextManager[Source]:
-        """Open a source; `tables` are patterns of those that a new master captures, all if there are none."""
+        """Open a source; a new master captures the tables that match the patterns `tables`, all if it is empty."""
 
     def creating(self, source: str) -> AbstractContextManager[None]:
-        """Make an empty database unless there is one; remove it again if what follows fails before it is a master.
+        """Create an empty database unless it exists; remove it again if the body fails before it is a master.
 
         Raises:
-            InvalidError: A database of this engine is not made here; the hint says how.
+            InvalidError: dbfarm does not create databases of this engine; the hint says how.
         """
 
     def look(self, source: str) -> Remembered:
-        """Return what a source remembers, without opening it for writing.
+        """Return a source's stored state without opening it for writing.
 
         Raises:
             InvalidError: It has never been a master.
@@ -42,26 +42,26 @@ class SourceModule(Protocol):
         """
 
     def default_place(self, source: str) -> tuple[str, str] | None:
-        """Return the farm and the name that a source has unless others were given, where its path or URL says so."""
+        """Return the default farm and name of a source, if its path or URL determines them."""
 
     def held_place(self, source: str) -> PublishingPlace | None:
-        """Return where a source publishes that cannot be opened now, None if that is not known."""
+        """Return where a source that cannot be opened now publishes, None if unknown."""
 
     def tables_to_change(self, source: str, tables: Sequence[str]) -> list[Name]:
         """List the tables whose replica identity must change before a source can become a master."""
 
     def preparation(self, source: str) -> str:
-        """Return what the server's administrator must run before the role of a URL can make the database a master.
+        """Return the SQL that a server's administrator must run before a URL's role can make the database a master.
 
         Raises:
-            InvalidError: There is nothing to prepare.
+            InvalidError: The engine needs no preparation.
         """
 
     def check_run(self, source: str) -> None:
-        """Refuse a source that is published by the process that writes it."""
+        """Refuse a source that its writing process publishes."""
 
     def check_repair(self, source: str) -> None:
-        """Refuse a source that cannot publish what bypassed its capture; the hint says what helps instead."""
+        """Refuse a source that cannot publish uncaptured changes; the hint names the remedy."""
 
     def connect(
         self,
@@ -87,7 +87,7 @@ _SCHEMES = {"postgresql": _POSTGRES, "postgres": _POSTGRES}
 
 
 def is_source(db: str | os.PathLike[str]) -> bool:
-    """Say whether this is a source, and not the name or URL of a database in a farm."""
+    """Say whether this is a source rather than the name or URL of a database in a farm."""
     refuse_connection_string(os.fspath(db))
     scheme, mark, _ = os.fspath(db).partition("://")
     return scheme in _SCHEMES if mark else Path(db).is_file()
@@ -97,7 +97,7 @@ def module_of(source: str | os.PathLike[str]) -> SourceModule:
     """Import the module for a path or URL.
 
     Raises:
-        InvalidError: No engine has such URLs, or it needs packages that are not installed.
+        InvalidError: No engine has such URLs, or its packages are not installed.
     """
     refuse_connection_string(os.fspath(source))
     scheme, mark, _ = os.fspath(source).partition("://")
@@ -120,5 +120,5 @@ def opened(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> Abstra
 
 
 def creating(source: str | os.PathLike[str]) -> AbstractContextManager[None]:
-    """Make an empty database unless there is one; see `SourceModule.creating`."""
+    """Create an empty database unless it exists; see `SourceModule.creating`."""
     return module_of(source).creating(os.fspath(source))

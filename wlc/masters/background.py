@@ -1,4 +1,4 @@
-"""A master that is published in the background by the process that writes it."""
+"""Background publication of a master by the process that writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("wlc")
 
 
 class Publisher:
-    """Publishes on every beat until it is stopped, and whenever it is asked; takes snapshots that are due.
+    """Publishes on every beat until it is stopped, and on request; takes snapshots that are due.
 
     Attributes:
         database: The master's place in the farm.
@@ -47,36 +47,36 @@ class Publisher:
             self._signs.start()
 
     def stop(self) -> None:
-        """End the background thread; returns when it and a snapshot that it takes have ended."""
+        """End the background thread; return when the thread and any running snapshot have ended."""
         if self._thread is not None:
             self._is_stopped.set()
             self._thread.join()
             self._thread = None
         self._signs.stop()
-        # It reads the database, which its owner may close now.
+        # The snapshot reads the database, which its owner may close now.
         self._snapshots.wait()
 
     def close(self) -> FarmError | None:
-        """Stop, publish what waits, and say that the publisher closed; return why that failed, None if it did not."""
+        """Stop, publish pending transactions, and give the closing sign; return the failure, None on success."""
         self.stop()
         self.try_publish()
         self._signs.close()
         return self.failure
 
-    def settle(self) -> None:
-        """Publish if the database was fenced off; a site is compared with its own log before anybody commits."""
+    def reconcile(self) -> None:
+        """Publish if the database was fenced off; compare a site with its own log before its first commit."""
         if self._source.require_state().fence is not None:
             self.try_publish()
             return
         try:
             with self._source.working(), self._source.publishing(), remembering_fence(self._source, self.database):
-                self._source.require_site().settle_past(self.database)
+                self._source.require_site().reconcile_log(self.database)
         except FarmError as error:
             self.failure = error
             _log.warning("%s was not compared with its own log: %s", self._source, error)
 
     def try_publish(self) -> None:
-        """Publish, and keep the reason if that fails: the commit stands, and the next beat tries again."""
+        """Publish, and keep the reason of a failure: the commit stands, and the next beat retries."""
         try:
             with self._source.working(), self._source.publishing():
                 publish(self._source, self.database)
@@ -86,7 +86,7 @@ class Publisher:
             _log.warning("%s was not published: %s", self._source, error)
 
     def try_snapshot(self) -> None:
-        """Take a snapshot if one is due: the program may be one that publishes and ends."""
+        """Take a snapshot if one is due: a short program may end before the next beat."""
         if self.failure is None:
             try_take_due(self._source, self.database)
 

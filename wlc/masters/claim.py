@@ -34,8 +34,8 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     """Make a source a master, and return its place in the farm.
 
     Raises:
-        InvalidError: A bad name or beat; it is a master already; or the farm has a database of this name that does not
-            belong to the source, or is not stopped.
+        InvalidError: The name or beat is invalid; the source is a master already; or the farm's database of this name
+            belongs to another source or is not stopped.
         UnsupportedError: The store ignores preconditions, or the source cannot be captured.
     """
     if wish.beat_s is not None:
@@ -48,18 +48,18 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
             f"{source} is a master already, as {old.name} in {old.farm}", hint=f"wlc status {shlex.quote(str(source))}"
         )
     name = check_database_name(wish.name if wish.name is not None else old.name if old else source.default_name)
-    # A copy publishes into the same farm, too, unless its owner wants another.
+    # A copy publishes into the same farm, too, unless its owner specifies another.
     known = source.state
     farm = wish.farm or os.environ.get("WLC_FARM") or (_home(known) if known else _beside(source))
     farm = _absolute(farm)
-    # Remembered options belong to the farm for which they were given.
+    # Remembered options belong to one farm.
     options = lay_over(known.options if known and farm in (known.farm, _home(known)) else {}, wish.storage_options)
-    # Whoever publishes later must not forget that there are keys.
+    # Later publishers must not forget that the farm has keys.
     options |= Keys(options).noted()
     database = open_database(name, farm, options)
     database.keys.check()
     database.store.probe()
-    # The user must say every time that older objects may be unencrypted.
+    # The user must permit unencrypted older objects every time.
     options = {key: value for key, value in options.items() if key != ALLOW_UNENCRYPTED}
     is_copied_here = known is not None and (known.farm, known.name) == (farm, name) and not wish.is_moved
     joins = wish.membership is not None and wish.membership.is_replica
@@ -69,21 +69,22 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
 
 
 def _former(source: Source, wish: Wish) -> MasterState | None:
-    """Return what the source was before; None for a copy, which is no master until it begins a history.
+    """Return the source's former state; None for a copy, which is no master until it begins a history.
 
-    A copy that takes the master's place goes on where its engine can, and begins a new history there where not.
+    A copy that takes the master's place continues its history if the engine can, and otherwise begins a new history
+    there.
     """
     old = source.state
     if old is None or source.elsewhere() is None:
         return old
     if not wish.is_moved:
         return None
-    is_going_on = source.settle_here() and old.is_master
-    return source.state if is_going_on else replace(old, state=STOPPED)
+    is_continuing = source.adopt_place() and old.is_master
+    return source.state if is_continuing else replace(old, state=STOPPED)
 
 
 def _moved_place(source: Source, old: MasterState, wish: Wish) -> FarmDatabase:
-    """Return the place of a master that goes on; its farm may have been moved, too, for example in the same folder."""
+    """Return the place of a master that continues; its farm may have been moved, too, for example with its folder."""
     given = wish.farm or os.environ.get("WLC_FARM")
     for farm in dict.fromkeys(_absolute(url) for url in (given, old.farm, _beside(source)) if url):
         database = database_of(old, wish.storage_options, farm)
@@ -94,7 +95,7 @@ def _moved_place(source: Source, old: MasterState, wish: Wish) -> FarmDatabase:
                     source.remember(replace(old, farm=farm))
                 return database
     try:
-        # Another master may have taken the place; publishing says so.
+        # Another master may have taken the place; publishing then fails.
         database = database_of(old, wish.storage_options)
         database.config()
     except MissingError as error:
@@ -108,8 +109,9 @@ class _Place:
     """A place in the farm that a source claims.
 
     Attributes:
-        old: What the source was before; None if it was nothing, or is a copy.
-        away: Why the source is not the master that it remembers to be in this place; None if it is, or was elsewhere.
+        old: The source's former state; None if it was no master, or is a copy.
+        away: The reason why the source is not the master that its state names in this place; None if it is, or was a
+            master elsewhere.
         is_site: It is the folder of a site that joins.
     """
 
@@ -136,7 +138,7 @@ class _Place:
 def _begin(source: Source, place: _Place, wish: Wish) -> None:
     """Claim the farm's database while it counts as stopped, take the snapshot, then start both.
 
-    Dying in between leaves a database of ours that counts as stopped, from which the next attempt starts over.
+    A crash in between leaves this source's database in the state of a stopped one, and the next attempt starts over.
     """
     if wish.membership is None or not wish.membership.is_replica:
         source.check()
@@ -144,7 +146,7 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
     present = _claimable(place)
-    # A join that was broken off has published nothing, and others do not know each of its histories.
+    # An interrupted join has published nothing, and its peers do not know all of its histories.
     end = final_batch(database, present) if present is not None and not place.is_site else None
     state = _first_state(database, present, end, place.old, wish)
     if wish.membership is not None:
@@ -163,7 +165,7 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
 
 
 def _home(state: MasterState) -> str:
-    """Return the farm of a master; a site's folder is not one, but lies in the folder of a database of it."""
+    """Return the farm of a master; a site's folder lies within the folder of the farm's database."""
     return state.farm if state.site is None or state.site.is_founder else state.farm.rsplit("/", 2)[0]
 
 
@@ -180,7 +182,7 @@ def _absolute(url: str) -> str:
 def _claimable(place: _Place) -> Config | None:
     """Return the config of the stopped database that a new history may follow; None if there is no database yet.
 
-    A database of ours also counts as stopped where only we were stopped, or where we died before we were its master.
+    This source's own database also counts as stopped if only the source was stopped, or a crash interrupted its claim.
     """
     old = place.old
     try:
@@ -190,7 +192,7 @@ def _claimable(place: _Place) -> Config | None:
     is_ours = old is not None and config.history == old.history
     is_parent = old is not None and old.parent is not None and config.history == old.parent.history
     if old is not None and is_ours and not old.is_master and config.state != STOPPED:
-        # The next attempt may die, too, and remembers only its own history.
+        # The next attempt may crash, too, and stores only its own history.
         config = place.database.change_config(lambda present: replace(own(present, old), state=STOPPED))
     if (is_ours or is_parent) and config.state == STOPPED:
         return config
@@ -198,10 +200,10 @@ def _claimable(place: _Place) -> Config | None:
 
 
 def _take_over(place: _Place, present: Config | None, state: MasterState, end: Batch | None) -> None:
-    """Make the farm's database ours, unless somebody else did since we looked, and end the log of its last master."""
+    """Claim the farm's database unless another process did meanwhile, and end the log of its last master."""
     ours = replace(state.config(), state=STOPPED)
     if present is not None:
-        # Until the log is ended, the configuration must not say that it is.
+        # The configuration must not state the end of the log before the log is ended.
         claimed = (
             ours if end is None else replace(ours, batches=present.batches, tick=present.tick, write=present.write)
         )
@@ -228,7 +230,7 @@ def _take_over(place: _Place, present: Config | None, state: MasterState, end: B
 def _first_state(
     database: FarmDatabase, present: Config | None, end: Batch | None, old: MasterState | None, wish: Wish
 ) -> MasterState:
-    """Return where a new history begins: behind the batch that ends the log, if there is one."""
+    """Return where a new history begins: after the batch that ends the log, if there is one."""
     former_beat_s = present.beat_s if present else old.beat_s if old else BEAT_S
     former_logs = present.logs if present else LOGS
     assert wish.farm is not None
@@ -253,11 +255,11 @@ def _first_state(
     return replace(
         state,
         batch=end.number,
-        # What happened between two histories was not captured. The tick in between stands for it, so that no position
-        # of the new history can be taken for one of the old.
+        # Changes between two histories were not captured. One tick is skipped for them, so that no position of the new
+        # history equals one of the old history.
         tick=max(present.tick, end.last) + 1,
         chain=chain_after(database, end),
-        # The tick in between is as late as the new history's snapshot: before that, the old history is valid.
+        # The skipped tick has the time of the new history's snapshot: until then, the old history is valid.
         clock=max(filter(None, (utc_now(), end.clock, present.write))),
         vector=dict(end.vector),
         parent=Origin(present.history, end.last),
@@ -265,9 +267,9 @@ def _first_state(
 
 
 def _begun_again(state: MasterState, present: Config, announced: str) -> MasterState:
-    """Return where a history begins whose former one was broken off before it could publish.
+    """Return where a history begins if the former one was interrupted before it could publish.
 
-    Others accept one that grew from the history that they know, which may be an attempt before the last.
+    Peers accept a history that grew from one that they know, possibly from an earlier attempt.
     """
     is_known = announced in ("", present.history)
     return replace(

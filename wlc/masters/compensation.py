@@ -1,4 +1,4 @@
-"""Net changes that a master makes as a new transaction: what takes transactions back that it has committed."""
+"""Compensating transactions: net changes that undo committed transactions of a master."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WantedChange:
-    """What shall be changed in a table.
+    """The wanted change of one table.
 
     Attributes:
-        layout: What the columns of the images are; the table must still have them.
-        file: Parquet file of images as data files have them, with the weight but no tick; a weight counts copies. Of
-            a table with a primary key, each key has at most one image that is removed and one that is added.
+        layout: Layout of the images; the table must still have it.
+        file: Parquet file of images as in data files, with the weight but no tick; a weight counts copies. In a table
+            with a primary key, each key has at most one removed and one added image.
     """
 
     table: Name
@@ -30,7 +30,7 @@ class WantedChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """How many rows of a table a transaction changed; `changed` counts those whose primary key stayed."""
+    """Numbers of rows of a table that a transaction changed; `changed` counts rows that kept their primary key."""
 
     table: str
     added: int
@@ -40,12 +40,12 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True)
 class Compensated(ForPeople):
-    """What was written.
+    """The result of a compensation.
 
     Attributes:
-        tick: The last new transaction; None if there was nothing to write, or nothing was to be written.
-        tables: The tables that were changed, by name.
-        transactions: How many new transactions it takes, one behind the other.
+        tick: The last new transaction; None if there was nothing to write, or for a dry run.
+        tables: The changed tables, by name.
+        transactions: Number of new consecutive transactions.
     """
 
     tick: int | None

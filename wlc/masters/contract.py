@@ -1,7 +1,7 @@
-"""The contract of a source: what a database of any engine must do to be a master.
+"""The contract of a source: the operations of a master, for any engine.
 
-`wlc.masters.adapters` says which module implements it for which path or URL. A verb that means nothing to an engine
-gets a plain answer.
+`wlc.masters.adapters` maps paths and URLs to the modules that implement it. An operation without meaning for an engine
+returns a neutral value.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchContent:
-    """What a source writes into a batch.
+    """The content of a source's batch.
 
     Attributes:
         catalog: Name of the database inside its engine.
         transactions: In commit order, at least one.
         files: The data files, in the order of their numbers.
-        local: For the path of each data file the local file.
-        digests: What the changed tables hold afterwards, as far as it is known.
-        undigested: The changed tables of which it is not.
-        lsn: Where the source stands in its own log after the batch; None if it has no such log.
-        taken: How far the logs of other sites are taken with its transactions, in their order.
+        local: Local file by path of data file.
+        digests: Digests of changed tables afterwards, if known.
+        undigested: Changed tables with an unknown digest.
+        lsn: The source's position in its own log after the batch; None without such a log.
+        taken: Positions in the logs of other sites that its transactions have taken, in order.
     """
 
     catalog: str
@@ -65,29 +65,29 @@ class BatchContent:
 
 
 class Gathered(Protocol):
-    """Transactions that a source has gathered for one batch, as of one moment."""
+    """Transactions that a source has gathered for one batch, at one moment."""
 
     def write(self) -> BatchContent:
-        """Write the data files into a temporary folder, which lasts as long as the gathering."""
+        """Write the data files into a temporary folder with the lifetime of this object."""
 
     def matches(self, batch: Batch) -> bool:
         """Say whether a published batch consists of exactly these transactions."""
 
     def note(self, batch: Batch, chain: str) -> None:
-        """Note that the transactions are published, in one transaction with the new state, and forget them."""
+        """Store the new state and remove the published transactions, in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDetails:
-    """What only the source itself knows of its state.
+    """The part of a source's state that only the source itself knows.
 
     Attributes:
-        unpublished: Transactions that wait in the journal; None where that is not known without reading them.
-        bypassed: Tables changed without capture, and how that shows; None if this is not a master now.
-        slot: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise; None without a slot.
-        retained_bytes: Size of the server's log that is kept until it is published; None without a slot.
-        lsn: Up to where the server's log is published; None without such a log.
-        warning: What the DBA must do soon; None if nothing.
+        unpublished: Pending transactions in the journal; None if counting would require reading them.
+        bypassed: Tables changed without capture, with the evidence; None if this is not a master now.
+        slot: "reserved" if healthy; "unreserved", "lost" or "gone" otherwise; None without a slot.
+        retained_bytes: Size of the server's log that is retained until it is published; None without a slot.
+        lsn: Published position in the server's log; None without such a log.
+        warning: Urgent action for the DBA; None if nothing.
     """
 
     unpublished: int | None = None
@@ -100,10 +100,10 @@ class SourceDetails:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a source remembers of itself.
+    """The stored state of a source.
 
     Attributes:
-        away: Why it is not the master that it remembers to be, as `Source.elsewhere` says; None if it is.
+        away: The reason why it is not the master of this state, from `Source.elsewhere`; None if it is.
     """
 
     state: MasterState
@@ -112,34 +112,34 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class PublishingPlace:
-    """The URL of the folder in which a source publishes, and options of its file system that are no secrets."""
+    """The URL of the folder in which a source publishes, and its file system's options without secrets."""
 
     url: str
     options: Mapping[str, Any]
 
 
 class StuckError(UnsupportedError):
-    """What waits cannot be published, now or later: the history ends with what is published."""
+    """The pending transactions can never be published: the history ends with the published ones."""
 
 
 class DivergedError(FencedError):
-    """A restored database has committed something else than what it had published."""
+    """A restored database has committed transactions that differ from the published ones."""
 
 
 class SiteSource(ABC):
-    """What a database does as one of several sites; `wlc.multi_master.site_life` has the half that engines share."""
+    """The operations of a site, one of several masters; `wlc.multi_master.site_life` has the part common to engines."""
 
-    # It was compared with its own log, in case it was restored; see `wlc.multi_master.restored`.
+    # The site was compared with its own log, in case it was restored; see `wlc.multi_master.restored`.
     has_settled_past: bool
 
     # What the life of every master asks of a site
 
     @abstractmethod
     def claim(self, wish: Wish, site: str | None, *, is_mesh: bool) -> FarmDatabase:
-        """Make the database a master as the first of several sites, or as the site that it was, or a master a site.
+        """Make the database a master as the first of several sites or as its former site, or make a master a site.
 
         Raises:
-            InvalidError: The site's name is invalid, or the database cannot be that site any more.
+            InvalidError: The site's name is invalid, or the database can no longer be that site.
         """
 
     @abstractmethod
@@ -147,26 +147,26 @@ class SiteSource(ABC):
         """Refuse to end the log of a primary that other sites read."""
 
     @abstractmethod
-    def settle_past(self, database: FarmDatabase) -> None:
-        """Bring the site back into step with its own log; see `wlc.multi_master.restored`."""
+    def reconcile_log(self, database: FarmDatabase) -> None:
+        """Reconcile the site with its own log; see `wlc.multi_master.restored`."""
 
     @abstractmethod
-    def settle_end(self, database: FarmDatabase) -> None:
-        """Begin a history behind a handover that is elsewhere in the log, whose folder was rolled back meanwhile."""
+    def reconcile_end(self, database: FarmDatabase) -> None:
+        """Begin a history after a handover that is elsewhere in the log because the folder was rolled back."""
 
     @abstractmethod
     def follow_circle(self, database: FarmDatabase) -> MasterState:
-        """Remember the circle as it is now, and return the new state."""
+        """Store the present circle, and return the new state."""
 
     @abstractmethod
     def follow_handover(self, database: FarmDatabase, batch: Batch, chain: str) -> None:
-        """Go on as a secondary after a handover; see `wlc.multi_master.restored`."""
+        """Continue as a secondary after a handover; see `wlc.multi_master.restored`."""
 
     # What only its engine can do
 
     @abstractmethod
     def held(self) -> Position | None:
-        """Return where the replica stands that this database is, None if it is no replica.
+        """Return the position of this database as a replica, None if it is no replica.
 
         Raises:
             InvalidError: The replica is not an exact copy of the whole database.
@@ -174,133 +174,133 @@ class SiteSource(ABC):
 
     @abstractmethod
     def refuse_rules(self, site: SiteState) -> None:
-        """Refuse to publish a table with a constraint that a rule does not keep, which was given to it meanwhile.
+        """Refuse to publish a table with a constraint that its new rule cannot preserve.
 
         Args:
-            site: With the circle as it is in the farm; the source does not remember it yet.
+            site: With the farm's present circle; the source has not stored it yet.
 
         Raises:
-            UnsupportedError: There is one. The error names the table, the rule and what to do.
+            UnsupportedError: There is one. The error names the table, the rule and the remedy.
             InvalidError: A table lacks a column that its rule compares or adds.
         """
 
     @abstractmethod
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-        """Take steps of another site's log: rows, journal and what it contains then, each in one transaction.
+        """Take steps of another site's log: rows, journal and the new vector, each step in one transaction.
 
         Args:
-            steps: What to take; each is taken before the next one is asked for.
+            steps: The steps; each is taken before the next one is requested.
             fetch: Returns a local file with the content of a data file.
 
         Returns:
-            How much was taken.
+            The amount taken.
 
         Raises:
-            UnsupportedError: The database has not the tables for it.
-            ReplayError: The rows break a constraint here.
-            CorruptError: A data file does not hold what the log says.
+            UnsupportedError: The database lacks a table.
+            ReplayError: The rows violate a constraint here.
+            CorruptError: A data file differs from its entry in the log.
         """
 
     @abstractmethod
     def rehearsal(self) -> AbstractContextManager[Source]:
-        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
+        """Provide a copy in which steps can be taken; it is never published and is deleted afterwards."""
 
     @abstractmethod
     def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:
-        """Keep what the log of a mesh's site says of rows, and return the vector from which on that log says it.
+        """Inherit the row history in the log of a mesh's site, and return the vector at which that history begins.
 
-        The own log begins behind that. Without this, a change that another site made before it knew of a deletion would
-        bring the row back here, and nowhere else. It is kept once, when the site joins, and goes when the beginning of
-        the own log is pruned: then nobody can be judged any more who lacks a part of it.
+        This database's own log begins later. Without the inherited history, a change that another site made before it
+        knew of a deletion would restore the row here, and nowhere else. It is stored once, when the site joins, and
+        deleted when the beginning of the own log is pruned: then sites that lack a part of it can no longer be judged.
 
         Args:
             log: That site's folder.
-            last: The batch with which this database has begun, and the last one to keep.
-            circle: Says which columns of which tables are added.
+            last: The batch with which this database has begun, and the last one to read.
+            circle: Names the columns of each table that are added.
         """
 
     @abstractmethod
     def disinherit(self) -> None:
-        """Delete what `inherit` has kept; doing it twice is harmless."""
+        """Delete the inherited history; can be repeated."""
 
     @abstractmethod
     def note_contained(self, site: str, tick: int) -> None:
-        """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
+        """Record that another site contains this site's ticks up to a tick, for `conflict_counters`."""
 
     @abstractmethod
     def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
-        """Take the next batch of its own log back after it was restored from a backup, or died before it noted it.
+        """Take back the own log's next batch after a restore from a backup, or a crash before the batch was recorded.
 
         Args:
-            batch: The one after the last that it remembers to have published.
+            batch: The batch after the last one in the stored state.
             chain: Its hash.
             fetch: Returns a local file with the content of a data file.
 
         Returns:
-            How many transactions it did not hold.
+            The number of transactions that the database lacked.
 
         Raises:
-            DivergedError: What it has committed since is something else; nothing was changed.
+            DivergedError: The database has committed different transactions since; nothing was changed.
         """
 
     @abstractmethod
     def pass_sequences(self, given: Mapping[Name, int]) -> None:
-        """Let sequences go on behind the last values that they gave out before the database was restored.
+        """Advance sequences past the last values that they gave out before the database was restored.
 
-        Those that have got further since, are not there or cycle stay where they are.
+        Sequences that are already further, are missing or cycle stay unchanged.
         """
 
     @abstractmethod
     def renew(self, state: MasterState) -> None:
-        """Begin a new history: what waits to be published follows the tick of the new state."""
+        """Begin a new history: pending transactions follow the tick of the new state."""
 
     @abstractmethod
     def what_only_a_primary_writes(self) -> str | None:
-        """Say what of that which waits to be published only a primary may publish; None if there is nothing."""
+        """Return a description of pending changes that only a primary may publish; None if there are none."""
 
     @abstractmethod
     def step_down(self, state: MasterState) -> None:
-        """Begin the history of a secondary behind a handover, with own transactions that wait to be published.
+        """Begin the history of a secondary after a handover, with its own pending transactions.
 
-        What was taken and not published is undone. The new state says what is contained if there is nothing of that.
+        Transactions that were taken and not published are undone. The new state holds the vector without them.
 
         Raises:
-            FencedError: What waits cannot be published by a secondary.
+            FencedError: A secondary cannot publish the pending changes.
         """
 
     @abstractmethod
     def take_over(self, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
-        """Judge the own transactions that the former primary has not judged, and lead the present term.
+        """Judge the own transactions that the former primary has not judged, and begin the present term.
 
         Args:
-            succession: What to judge by what.
+            succession: The transactions to judge, and the states to judge them by.
             fetch: Returns a local file with the content of a data file of the own log.
         """
 
     @abstractmethod
     def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:
-        """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""
+        """Return the rejected rows of other sites' changes, oldest first; empty without other sites."""
 
     @abstractmethod
     def resubmit(self, source: str, tick: int, count: int | None) -> int:
-        """Write rejected rows again as a new transaction.
+        """Resubmit rejected rows as a new transaction.
 
         Args:
-            source: Site whose log had them.
+            source: Site whose log held them.
             tick: Their transaction there.
             count: One row of it; all if None.
 
         Returns:
-            How many rows were written.
+            Number of rows written.
 
         Raises:
-            InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are
-                not those that were there then.
+            InvalidError: No such row was rejected, it was resubmitted before, or the present rows differ from those at
+                the rejection.
         """
 
     @abstractmethod
     def conflict_counters(self) -> list[ConflictCounter]:
-        """Return the counters of what was rejected, ordered by site, rule and name."""
+        """Return the counters of rejections, ordered by site, rule and name."""
 
     @abstractmethod
     def rejection_mark(self) -> RejectionMark:
@@ -315,20 +315,20 @@ class Source(ABC):
     """An open database that is a master, was one, or becomes one. `str` shows it without a password.
 
     Attributes:
-        beat_s: The beat that it follows, seconds; publishing keeps it as `wlc.config` says.
+        beat_s: The beat that it follows, seconds; publishing updates it from `wlc.config`.
     """
 
     beat_s: float
 
-    # What it is
+    # Its identity
 
     @property
     @abstractmethod
     def state(self) -> MasterState | None:
-        """What it remembers of itself; None if it has never been a master."""
+        """Its stored state; None if it has never been a master."""
 
     def require_state(self) -> MasterState:
-        """Return what it remembers.
+        """Return its stored state.
 
         Raises:
             InvalidError: It has never been a master.
@@ -337,11 +337,11 @@ class Source(ABC):
 
     @property
     def site(self) -> SiteSource | None:
-        """What it can do as one of several sites; None if databases of its engine cannot be sites."""
+        """Its operations as one of several sites; None if databases of its engine cannot be sites."""
         return None
 
     def require_site(self) -> SiteSource:
-        """Return what it can do as one of several sites.
+        """Return its operations as one of several sites.
 
         Raises:
             UnsupportedError: Databases of its engine cannot be sites.
@@ -352,7 +352,7 @@ class Source(ABC):
 
     @property
     def present_site(self) -> SiteSource | None:
-        """What it does as the site that it remembers to be; None for the only master of its database."""
+        """Its operations as the site in its stored state; None for the only master of its database."""
         return self.require_site() if self.require_state().site is not None else None
 
     @property
@@ -367,25 +367,25 @@ class Source(ABC):
 
     @abstractmethod
     def elsewhere(self) -> FencedError | None:
-        """Return the error for a copy of a master, None for a master in its own place, and for no master."""
+        """Return the error for a copy of a master; None for a master in its own place and for other databases."""
 
     @abstractmethod
-    def settle_here(self) -> bool:
-        """Note that its place is here now; returns False where its history cannot go on here."""
+    def adopt_place(self) -> bool:
+        """Store its present place; return False if its history cannot continue here."""
 
     @abstractmethod
     def keep_options(self, options: Mapping[str, Any]) -> None:
-        """Let options of the farm's file system hold for all users of the source in this process."""
+        """Set options of the farm's file system for all users of the source in this process."""
 
     # Becoming a master
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse what cannot be captured, before anything is changed."""
+        """Refuse uncapturable objects before anything is changed."""
 
     @abstractmethod
     def install(self, state: MasterState) -> None:
-        """Create what the capture needs, in place of what an earlier history left, and remember `state`."""
+        """Create the objects of the capture, replacing those of an earlier history, and store `state`."""
 
     @abstractmethod
     def has_objects(self) -> bool:
@@ -393,17 +393,17 @@ class Source(ABC):
 
     @abstractmethod
     def remember(self, state: MasterState) -> None:
-        """Replace what it remembers, all or nothing."""
+        """Replace the stored state atomically."""
 
     # Publishing
 
     @abstractmethod
     def working(self) -> AbstractContextManager[None]:
-        """Translate errors of the engine and of the machine into the farm's while a master works."""
+        """Translate errors of the engine and the machine into errors of the farm while a master works."""
 
     @abstractmethod
     def publishing(self) -> AbstractContextManager[None]:
-        """Keep all other publishers of the database waiting.
+        """Lock out other publishers of the database.
 
         Raises:
             UnavailableError: Another one has been publishing for too long. Try again.
@@ -411,47 +411,47 @@ class Source(ABC):
 
     @abstractmethod
     def refuse_gap(self) -> None:
-        """Refuse to publish where changes are lost.
+        """Refuse to publish if changes are lost.
 
         Raises:
-            GapError: They are, so that the history ends.
+            GapError: Changes are lost, so the history ends.
             FencedError: This is a copy of the master.
         """
 
     @abstractmethod
     def last_place(self) -> str:
-        """Return the place in the source's own log up to which it has committed; "" without such a log."""
+        """Return the end of the commits in the source's own log; "" without such a log."""
 
     @abstractmethod
     def is_idle(self) -> bool:
-        """Say whether it is certain, without reading much, that nothing waits to be published."""
+        """Say whether it is certain, without much reading, that no transaction is pending."""
 
     @abstractmethod
     def gather(self, upto: str, *, is_each: bool) -> AbstractContextManager[Gathered | None]:
-        """Gather transactions for the next batch; None if nothing waits.
+        """Gather transactions for the next batch; None if none is pending.
 
         Args:
-            upto: What `last_place` gave.
-            is_each: Gather one transaction only.
+            upto: A result of `last_place`.
+            is_each: Gather only one transaction.
         """
 
     @abstractmethod
     def gather_again(self, batch: Batch) -> AbstractContextManager[Gathered | None]:
-        """Gather as many transactions as a batch has that is published and not noted; None if nothing waits."""
+        """Gather as many transactions as a published but unrecorded batch holds; None if none is pending."""
 
-    # What a master does now and then
+    # Occasional work of a master
 
     @abstractmethod
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
-        """Publish a snapshot at the tick that it remembers; a later one publishes everything before.
+        """Publish a snapshot at the stored tick; unless it is the first, publish pending transactions before.
 
         Args:
-            database: Where to publish.
+            database: The place in the farm.
             is_first: It begins a history.
-            progress: Called with tables copied, tables in all, and what is being done.
+            progress: Called with tables copied, tables in total, and the current activity.
 
         Raises:
-            UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+            UnsupportedError: Changes bypassed the capture, so no tick describes the database.
         """
 
     def compensate(
@@ -477,11 +477,11 @@ class Source(ABC):
 
     @abstractmethod
     def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:
-        """Read every row. Return what the tables hold, and what they must hold according to the capture."""
+        """Read every row. Return the tables' digests, and the expected ones according to the capture."""
 
     @abstractmethod
     def journal_difference(self, published: Path | None) -> None:
-        """Journal what turns the published state into the present one.
+        """Journal the difference between the published state and the present one.
 
         Args:
             published: DuckDB file with the published state; None if the log cannot be applied. Then tables that differ
@@ -490,15 +490,15 @@ class Source(ABC):
 
     @abstractmethod
     def without_commits(self) -> AbstractContextManager[None]:
-        """Keep others from committing, where the engine can; the caller is `publishing`."""
+        """Block commits of other connections, if the engine can; the caller is `publishing`."""
 
     @abstractmethod
     def uninstall(self) -> None:
-        """Remove what must not stay in a database that is no longer a master."""
+        """Remove the capture's objects that must not stay in a database that is no longer a master."""
 
 
 def require_state(state: MasterState | None, shown: str) -> MasterState:
-    """Return what a source remembers.
+    """Return a source's stored state.
 
     Raises:
         InvalidError: It has never been a master.
@@ -520,5 +520,5 @@ def cannot_be_site(shown: str) -> UnsupportedError:
 def database_of(
     state: MasterState, storage_options: Mapping[str, Any] | None = None, farm: str | os.PathLike[str] | None = None
 ) -> FarmDatabase:
-    """Open a master's place in the farm; options given now prevail over those that it remembers."""
+    """Open a master's place in the farm; given options override the remembered ones."""
     return open_database(state.name, farm or state.farm, lay_over(state.options, storage_options or {}))

@@ -1,4 +1,4 @@
-"""Snapshots that a policy wants: taken by whoever publishes, beside publishing, and by one process at a time."""
+"""Snapshots that are due by policy: the publisher takes them beside publishing, one process at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wlc")
 
-# How often a process that publishes asks whether one is due, and how long it waits after one that failed.
+# How often a publisher checks whether a snapshot is due, and how long it waits after a failed one.
 _LOOK_EVERY_S = 60.0
 _AFTER_FAILURE_S = 600.0
 
@@ -34,11 +34,11 @@ def is_due(policy: KeepPolicy | None, tick: int, newest: int | None, arrived: da
     """Decide whether a snapshot is due.
 
     Args:
-        policy: What the owner wants; None for nothing.
-        tick: Last published one.
+        policy: The owner's policy; None without one.
+        tick: Last published tick.
         newest: Tick of the newest snapshot, None without one.
-        arrived: When the store got it; None if that is not known. A time that lies further ahead than a snapshot is
-            old when the next one is due was given by a wrong clock.
+        arrived: When the store received it; None if unknown. A time further in the future than the interval of
+            snapshots is from a wrong clock.
         now: The present.
     """
     if policy is None or policy.snapshot_every is None or tick <= (newest or 0):
@@ -47,7 +47,7 @@ def is_due(policy: KeepPolicy | None, tick: int, newest: int | None, arrived: da
 
 
 def find_due(database: FarmDatabase) -> bool:
-    """Ask a farm whether a snapshot is due; one request where nobody has set a policy."""
+    """Ask a farm whether a snapshot is due; one request if no policy is set."""
     policy = read_policy(database)
     if policy is None or policy.snapshot_every is None:
         return False
@@ -59,15 +59,15 @@ def find_due(database: FarmDatabase) -> bool:
 
 
 def take_due(source: Source, database: FarmDatabase) -> Manifest | None:
-    """Take a snapshot if one is due and no other process takes it; None if not.
+    """Take a snapshot if one is due and no other process is taking it; None otherwise.
 
     Raises:
-        FarmError: It could not be taken.
+        FarmError: The snapshot failed.
     """
     if not find_due(database):
         return None
     with taking_snapshot(database.store, database.name) as is_ours:
-        # Another process may have taken it between our look and the lease.
+        # Another process may have taken it between the check and the lease.
         if not is_ours or not find_due(database):
             return None
         with source.working():
@@ -75,7 +75,7 @@ def take_due(source: Source, database: FarmDatabase) -> Manifest | None:
 
 
 def try_take_due(source: Source, database: FarmDatabase) -> bool:
-    """Take a snapshot if one is due; False if that failed, which is logged: what was published stays published."""
+    """Take a snapshot if one is due; log a failure and return False: published transactions stay published."""
     try:
         take_due(source, database)
     except FarmError as error:
@@ -85,7 +85,7 @@ def try_take_due(source: Source, database: FarmDatabase) -> bool:
 
 
 class SnapshotKeeper:
-    """Takes due snapshots in a thread of its own, so that publishing goes on.
+    """Takes due snapshots in a separate thread, so that publishing continues.
 
     Args:
         opened: Opens the source, and its place in the farm, for the thread.
@@ -97,7 +97,7 @@ class SnapshotKeeper:
         self._thread: threading.Thread | None = None
 
     def look(self, database: FarmDatabase) -> None:
-        """Begin with a snapshot if one is due; called after every round of publishing, and quick."""
+        """Start a snapshot if one is due; called after every round of publishing, returns quickly."""
         if time.monotonic() < self._next_look or (self._thread is not None and self._thread.is_alive()):
             return
         self._next_look = time.monotonic() + _LOOK_EVERY_S
@@ -121,6 +121,6 @@ class SnapshotKeeper:
             self._next_look = time.monotonic() + _AFTER_FAILURE_S
 
     def wait(self, most_s: float | None = None) -> None:
-        """Wait for a snapshot that is being taken, at most `most_s` seconds."""
+        """Wait for a running snapshot, at most `most_s` seconds."""
         if self._thread is not None:
             self._thread.join(most_s)

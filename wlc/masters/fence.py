@@ -1,4 +1,4 @@
-"""What ties a master to its place in the farm: `wlc.config` says whose it is, and follows what is published."""
+"""The tie between a master and its place in the farm: `wlc.config` names the history that owns the place."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def own(config: Config, state: MasterState) -> Config:
-    """Return the config, unless it belongs to another history.
+    """Return the config if it belongs to this history.
 
     Raises:
-        FencedError: It does.
+        FencedError: It belongs to another one.
     """
     if config.history != state.history:
         raise FencedError(f"another master took {config.name} over meanwhile", hint="choose another name with --name")
@@ -33,10 +33,11 @@ def own(config: Config, state: MasterState) -> Config:
 
 
 def fence(config: Config, state: MasterState) -> None:
-    """Refuse to publish into a farm database that is not ours any more.
+    """Refuse to publish into a farm database that belongs to another master.
 
     Raises:
-        FencedError: Another history has begun there, somebody stopped it from elsewhere, or moved its log files.
+        FencedError: Another history has begun there, or the database was stopped or its log files moved by another
+            process.
     """
     if config.history != state.history:
         raise FencedError(
@@ -44,7 +45,7 @@ def fence(config: Config, state: MasterState) -> None:
             hint="another copy became its master; to publish this one, too: wlc stop SOURCE, then"
             " wlc master SOURCE --name OTHER",
         )
-    # Whoever can write wlc.config must not be able to send our rows to another place.
+    # An attacker who can write wlc.config must not be able to redirect the master's rows to another place.
     if config.logs != state.logs:
         raise FencedError(
             f"wlc.config of farm database {config.name} says logs={config.logs}, this master knows {state.logs}",
@@ -60,14 +61,14 @@ def fence(config: Config, state: MasterState) -> None:
 
 @contextmanager
 def remembering_fence(source: Source, database: FarmDatabase) -> Iterator[None]:
-    """Let a source remember that it is fenced off, and forget it once it is not.
+    """Store in the source that it is fenced off, and clear the mark once it is not.
 
     Raises:
-        FencedError: It still is.
+        FencedError: It is fenced off.
     """
     try:
         if (state := source.require_state()).fence is not None:
-            settle(database, state)
+            repair_config(database, state)
             source.remember(replace(state, fence=None))
         yield
     except FencedError as error:
@@ -78,7 +79,7 @@ def remembering_fence(source: Source, database: FarmDatabase) -> Iterator[None]:
 
 
 def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedError:
-    """Build the error for a published batch that contradicts what this master remembers."""
+    """Build the error for a published batch that contradicts this master's stored state."""
     hint = "to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts a new history"
     if state.site is not None and state.circle is not None:
         hint = state.site.how_to_go_on(database, hint)
@@ -90,7 +91,7 @@ def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedE
 
 
 def present_config(database: FarmDatabase, state: MasterState) -> Config:
-    """Return the present config. Rebuild a lost or damaged one from the log files and what the master knows."""
+    """Return the present config. Rebuild a lost or damaged one from the log files and the master's state."""
     try:
         return database.config()
     except (MissingError, CorruptError):
@@ -98,7 +99,7 @@ def present_config(database: FarmDatabase, state: MasterState) -> Config:
 
 
 def advance_config(database: FarmDatabase, batch: Batch) -> None:
-    """Let `wlc.config` follow a published batch; another history's is left alone, and fences the next publication."""
+    """Update `wlc.config` after a published batch; another history's config stays and fences the next publication."""
 
     def follow(config: Config) -> Config:
         if config.batches > batch.number or config.history != batch.history:
@@ -109,7 +110,7 @@ def advance_config(database: FarmDatabase, batch: Batch) -> None:
 
 
 def announce_snapshot(database: FarmDatabase, state: MasterState) -> None:
-    """Let `wlc.config` name the snapshot at the last published tick.
+    """Name the snapshot at the last published tick in `wlc.config`.
 
     Raises:
         FencedError: The farm's database is another master's.
@@ -117,11 +118,11 @@ def announce_snapshot(database: FarmDatabase, state: MasterState) -> None:
     database.change_config(lambda config: naming_snapshot(own(config, state), state.tick))
 
 
-def settle(database: FarmDatabase, state: MasterState) -> Config:
-    """Repair `wlc.config` after all is published, if it was lost or damaged or an earlier run left it behind.
+def repair_config(database: FarmDatabase, state: MasterState) -> Config:
+    """Repair `wlc.config` after publishing, if it was lost, damaged or left behind by an earlier run.
 
     Returns:
-        What it says.
+        The config.
 
     Raises:
         FencedError: The farm's database is another master's.

@@ -1,6 +1,6 @@
-"""Which farm database a name, a URL or a source stands for, and which master a source is.
+"""The farm database that a name, a URL or a source denotes, and the master of a source.
 
-Where the log of a master is, and its beat: what the farm's `wlc.config` says, in few milliseconds.
+Position of a master's log, and its beat: read from the farm's `wlc.config` in few milliseconds.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def resolve(
     storage_options: Mapping[str, Any] | None = None,
     changes: bool = False,
 ) -> FarmDatabase:
-    """Open the farm database that a name, a URL or a source stands for.
+    """Open the farm database that a name, a URL or a source denotes.
 
-    Where a source publishes that another process uses is noted at the file. If it is not, its farm is looked for at
-    `farm`, in WLC_FARM, or at the default place.
+    The place of a source that another process uses is read from a note beside the file. Without a note, its farm is
+    expected at `farm`, in WLC_FARM, or at the default place.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system, over those that a source remembers.
-        changes: The caller changes the farm, which a copy of a master must not do.
+        changes: The caller will change the farm, which a copy of a master must not do.
 
     Raises:
-        InvalidError: A source that has never been a master, or a bare name without a farm.
+        InvalidError: The source has never been a master, or a bare name is given without a farm.
         UnavailableError: The source is in use, and there is no farm at the default place.
-        FencedError: The source is a copy of a master, and the farm would be changed.
+        FencedError: The source is a copy of a master, and the call would change the farm.
     """
     if not adapters.is_source(db):
         return open_database(os.fspath(db), farm, storage_options)
@@ -77,7 +77,7 @@ def resolve(
 
 @contextmanager
 def opened_or_held(source: str | os.PathLike[str]) -> Iterator[Source | UnavailableError]:
-    """Open a source to ask it something; yield the error if another process has it open: the farm can be asked then."""
+    """Open a source to read its state; yield the error if another process has it open: then the farm can be read."""
     with ExitStack() as stack:
         found: Source | UnavailableError
         try:
@@ -88,7 +88,7 @@ def opened_or_held(source: str | os.PathLike[str]) -> Iterator[Source | Unavaila
 
 
 def warn_of_farm(held: UnavailableError) -> None:
-    """Warn that the farm answers for a source that another process has open."""
+    """Warn that the result is from the farm, because another process has the source open."""
     warnings.warn(f"{held.message}: this is what the farm knows", stacklevel=3)
 
 
@@ -96,7 +96,7 @@ def warn_of_farm(held: UnavailableError) -> None:
 def opened_master(
     source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> Iterator[tuple[Source, FarmDatabase]]:
-    """Open a master to work with it; the options hold for all users of the source in this process.
+    """Open a master; the options apply to all users of the source in this process.
 
     Raises:
         InvalidError: It has never been a master, or was stopped.
@@ -117,7 +117,7 @@ def opened_master(
 
 @contextmanager
 def _hints_for(source: str) -> Iterator[None]:
-    """Write the source's own name into hints, so that they can be typed as they stand."""
+    """Write the source's name into hints, so that users can type them unchanged."""
     try:
         yield
     except FarmError as error:
@@ -161,20 +161,20 @@ def beat(
         db: As for `resolve`.
         beat_s: The new beat; 0 publishes every commit.
         farm: As for `resolve`.
-        expect_every: Longest time between two commits that is in order, for example `1h`; zero: any. `wlc.databases`
-            and the service say that a database is late where its last commit is older.
-        sign_every: How often a publisher says that it is there while it publishes nothing; zero: never.
+        expect_every: Longest acceptable time between two commits, for example `1h`; zero: unlimited. `wlc.databases`
+            and the service report a database as late if its last commit is older.
+        sign_every: How often an idle publisher gives a sign of life; zero: never.
         storage_options: As for `resolve`.
 
     Raises:
         InvalidError: The beat is invalid.
-        FencedError: The source is a copy of a master, whose beat it is.
+        FencedError: The source is a copy of the master that owns the beat.
     """
     given = {"expect_every": parse_age(expect_every), "sign_every": parse_age(sign_every)}
     changed: dict[str, Any] = {name: age for name, age in given.items() if age is not None}
     database = resolve(db, farm, storage_options=storage_options, changes=beat_s is not None or bool(changed))
     if changed:
-        database.config()  # A name that the farm does not hold is refused.
+        database.config()  # Refuse a name that the farm does not hold.
         change_health(database, lambda health: replace(health, **changed))
     if beat_s is None:
         return database.config().beat_s

@@ -1,6 +1,6 @@
-"""What a master remembers of itself, in its own database: keys and values there, typed fields here.
+"""A master's state, stored in its own database: keys and values there, typed fields here.
 
-What its owner wants of a new one decides what it remembers first.
+The owner's wishes for a new master determine its first state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.circle_place import SiteState
 
 
-# A state besides those of `wlc.config`: the database claims its place in the farm, or died while it did.
+# A state besides those of `wlc.config`: the database is claiming its place in the farm, or crashed meanwhile.
 BEGINNING = 0
 
 
@@ -45,10 +45,10 @@ WrittenTime = Annotated[datetime | None, JsonForm(_time, _time_text)]
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a master has published.
+    """The published position of a master.
 
     Attributes:
-        clock: Commit time of the last published transaction; a time before the next one if there is none.
+        clock: Commit time of the last published transaction; before the first, an earlier time.
         vector: Per history the last tick contained.
     """
 
@@ -59,10 +59,10 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Why a master may not publish any more, and what its owner can do: see `FencedError`.
+    """The reason why a master may no longer publish, and the remedy: see `FencedError`.
 
     Attributes:
-        since: When an attempt to publish was first refused; None if none was.
+        since: When an attempt to publish was first refused; None before the first.
     """
 
     message: str
@@ -72,7 +72,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class MasterState:
-    """Where a master publishes, and how far it has come.
+    """The place where a master publishes, and its position.
 
     Attributes:
         farm: URL of the farm.
@@ -82,14 +82,15 @@ class MasterState:
         chain: Chain hash of the last published batch, "" before the first.
         clock: Commit time of the last published transaction, None before the first.
         vector: Per history the last tick contained.
-        parent: Where the history grew from, until its first batch has said so.
+        parent: Where the history grew from, until its first batch states it.
         beat_s: Longest wait of a committed transaction, seconds.
         logs: URL of the log directory.
         options: Options of the farm's file system, without secrets.
         state: BEGINNING, STARTED or STOPPED.
-        began: No commit of the history is earlier; None where the source gives out commit times itself.
-        fence: Why the last attempt to publish was refused; None unless another master took the place in the farm.
-        site: What it is among several masters; None if it is the only one.
+        began: No commit of the history is earlier; None if the source itself assigns commit times.
+        fence: The reason why the last attempt to publish was refused; None unless another master took the place in the
+            farm.
+        site: Its state as one of several masters; None if it is the only one.
     """
 
     farm: str
@@ -111,13 +112,13 @@ class MasterState:
 
     @property
     def member(self) -> SiteState:
-        """What it is among several masters, of one that is not the only one."""
+        """Its state as one of several masters; must not be called for the only one."""
         assert self.site is not None
         return self.site
 
     @property
     def circle(self) -> Circle | None:
-        """The circle of sites, None as long as there is no other site."""
+        """The circle of sites, None while there is no other site."""
         return self.site.circle if self.site else None
 
     @property
@@ -159,7 +160,7 @@ class MasterState:
         )
 
     def reached(self) -> Reached:
-        """Return what a snapshot says of the moment at which everything is published."""
+        """Return the position for a snapshot when everything is published."""
         position = Position(self.history, self.tick, self.batch, self.chain)
         vector = {**self.vector, self.history: self.tick} if self.tick else self.vector
         return Reached(position, self.clock or self.began or utc_now(), vector)
@@ -167,11 +168,11 @@ class MasterState:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user wants of a new master; None leaves it to what was before, or to the default.
+    """The user's options for a new master; None keeps the former value or the default.
 
     Attributes:
         is_moved: The source takes the place of the master of which it is a copy.
-        membership: What it becomes among several masters; None if it is the only one.
+        membership: Its role among several masters; None if it is the only one.
         progress: Hears how far the first snapshot is.
     """
 
@@ -187,15 +188,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class SiteMembership:
-    """What a new master becomes among several sites.
+    """The role of a new master among several sites.
 
     Attributes:
-        site: What it remembers of that from the start.
-        announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
+        site: Its first state as a site.
+        announce: Announces it to its peers, given the master's new state, and returns the state afterwards; can be
             repeated.
-        is_replica: It has been a replica of another site until now, or an attempt to make it a site was broken off.
-        announced: The history by which others know it since such an attempt; "" if they do not know it.
-        not_before: No commit gets an earlier time than this, whatever the clock says; None for any time.
+        is_replica: It was a replica of another site until now, or an attempt to make it a site was interrupted.
+        announced: The history by which peers know it since such an attempt; "" if they do not know it.
+        not_before: Lower limit of commit times, whatever the clock shows; None for no limit.
     """
 
     site: SiteState
@@ -206,7 +207,7 @@ class SiteMembership:
 
 
 def encode(state: MasterState) -> dict[str, str]:
-    """Write a state as keys and values."""
+    """Encode a state as keys and values."""
     return {
         "farm": state.farm,
         "name": state.name,
@@ -234,10 +235,10 @@ def changes(old: MasterState | None, new: MasterState) -> dict[str, str]:
 
 
 def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
-    """Read what `encode` wrote; None if there is nothing, since the database has never been a master.
+    """Decode a state; None if there is none, because the database has never been a master.
 
     Args:
-        values: Keys and values; those of a source's own are ignored.
+        values: Keys and values; an engine's additional keys are ignored.
         shown: The source, for messages.
 
     Raises:
@@ -266,14 +267,14 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
             site=_site(values.get("site")),
         )
     except (KeyError, ValueError, TypeError) as error:
-        message = f"what {shown} remembers of itself as a master is damaged: {error}"
-        hint = "restore the database from a backup; table wlc.state must be as it was written"
+        message = f"the state of {shown} as a master is damaged: {error}"
+        hint = "restore the database from a backup; table wlc.state must be unchanged"
         raise CorruptError(message, hint=hint, path=shown) from error
 
 
 def _site(text: str | None) -> SiteState | None:
     if not text:
         return None
-    from wlc.multi_master.circle_place import decode_site  # A plain master never loads what only sites need.
+    from wlc.multi_master.circle_place import decode_site  # A plain master never loads the code of sites.
 
     return decode_site(text)

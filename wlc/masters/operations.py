@@ -1,4 +1,4 @@
-"""What is done with a master: it begins, is published, copied, verified, repaired and stopped."""
+"""Operations on a master: begin, publish, take a snapshot, verify, repair and stop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from wlc.masters import adapters
 from wlc.masters.claim import claim
 from wlc.masters.contract import StuckError
 from wlc.masters.due_snapshots import try_take_due
-from wlc.masters.fence import own, settle
+from wlc.masters.fence import own, repair_config
 from wlc.masters.lookup import opened_master
 from wlc.masters.master_state import Wish
 from wlc.masters.publish import publish
-from wlc.masters.running import publish_and_settle
+from wlc.masters.running import publish_and_repair
 from wlc.masters.signs import note_flushed
 from wlc.masters.status import status_of
 
@@ -60,20 +60,21 @@ def master(
         farm: URL of the farm; WLC_FARM or `dbfarm` beside the source if omitted.
         name: Name in the farm; the file's stem, or the database's name, if omitted.
         logs: URL of another place for the log files.
-        beat_s: Longest wait of a committed transaction, seconds; 0 publishes each at once. If omitted, what an earlier
-            history had, or 300.
-        tables: Patterns of the tables to replicate, of PostgreSQL only; all if there are none.
-        moved: The database takes the place of the master of which it is a copy, or which it was before it was moved. A
-            DuckDB master goes on where it was, in the farm given if that was moved, too; a PostgreSQL master begins a
-            new history. Without it, a copy becomes a master of its own.
-        create: Make an empty DuckDB database at the path unless there is one.
-        site: Name of the first of several sites, which the database becomes; a master that runs becomes it, too.
-        mesh: Each site reads all others, instead of all reading only the primary; to be said before another one joins.
+        beat_s: Longest wait of a committed transaction, seconds; 0 publishes each at once. If omitted, that of an
+            earlier history, or 300.
+        tables: Patterns of the tables to replicate, only for PostgreSQL; all if omitted.
+        moved: The database takes the place of the master of which it is a copy, or that it was before it was moved. A
+            DuckDB master continues, in the given farm if the farm was moved, too; a PostgreSQL master begins a new
+            history. Without `moved`, a copy becomes a separate master.
+        create: Create an empty DuckDB database at the path unless it exists.
+        site: Name of the database as the first of several sites; a running master can become one, too.
+        mesh: Each site reads all others, instead of all reading only the primary; must be set before another site
+            joins.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
         progress: Called with tables of the first snapshot copied, tables in all, and what is being done.
 
     Raises:
-        InvalidError: No such database, a bad name or beat, or it is a master already.
+        InvalidError: There is no such database, the name or beat is invalid, or it is a master already.
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
     """
     if mesh and site is None:
@@ -98,7 +99,7 @@ def master(
 
 
 def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:
-    """Publish what waits, now, and take a snapshot if the policy of the database wants one.
+    """Publish pending transactions now, and take a snapshot if the database's policy requires one.
 
     Args:
         source: Path or URL of the master.
@@ -109,7 +110,7 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
         UnavailableError: The farm cannot be reached.
     """
     with opened_master(source, storage_options) as (found, database):
-        flushed = publish_and_settle(found, database)
+        flushed = publish_and_repair(found, database)
         note_flushed(found, database)
         found.warn_bypassed()
         try_take_due(found, database)
@@ -122,25 +123,25 @@ def snapshot(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Take a new snapshot at the current tick; what waits is published first.
+    """Take a new snapshot at the current tick; pending transactions are published first.
 
     Args:
         source: Path or URL of the master.
         storage_options: As for `flush`.
-        progress: Called with tables copied, tables in all, and what is being done.
+        progress: Called with tables copied, tables in total, and the current activity.
 
     Raises:
-        UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+        UnsupportedError: Changes bypassed the capture, so no tick describes the database.
     """
     with opened_master(source, storage_options) as (found, database):
         return found.take_snapshot(database, is_first=False, progress=progress)
 
 
 def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> MasterStatus:
-    """Publish the rest and end the history; later writes are not captured.
+    """Publish pending transactions and end the history; later writes are not captured.
 
-    A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: what it has not published
-    stays in it alone.
+    A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: its unpublished
+    transactions stay only in the copy.
 
     Raises:
         InvalidError: Other sites read its log.
@@ -163,7 +164,7 @@ def _end_history(source: Source, database: FarmDatabase) -> None:
     state = source.require_state()
     config = database.config()
     if config.history == state.history and config.state == STOPPED and source.is_idle():
-        # We died before the database could note it.
+        # A crash interrupted the stop before the database stored it.
         return
     if config.history == state.history and source.elsewhere() is None and (site := source.present_site) is not None:
         site.refuse_end(database)
@@ -179,20 +180,20 @@ def _end_history(source: Source, database: FarmDatabase) -> None:
 
 
 def _publish_rest(source: Source, database: FarmDatabase) -> str:
-    """Publish what waits; return why it can never be published, "" if it is."""
+    """Publish pending transactions; return why they can never be published, "" on success."""
     try:
         publish(source, database)
     except StuckError as error:
         return error.message
-    settle(database, source.require_state())
+    repair_config(database, source.require_state())
     return ""
 
 
 def check_repair(source: str | os.PathLike[str]) -> None:
-    """Refuse a master that `repair` cannot help.
+    """Refuse a master that `repair` cannot repair.
 
     Raises:
-        InvalidError: It cannot; the hint says what helps instead.
+        InvalidError: It cannot; the hint names the remedy.
     """
     adapters.module_of(source).check_repair(os.fspath(source))
 
@@ -203,13 +204,13 @@ def repair(
     published: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Flushed:
-    """Publish what bypassed the capture: the difference between the database and its published state.
+    """Publish uncaptured changes: the difference between the database and its published state.
 
     Args:
         source: Path of the master's database.
         published: A replica of the farm database at its last tick, made by `wlr.replicate`; None if the log cannot be
             applied. Then tables that differ from the log are published with all their rows, and a snapshot is taken:
-            replicas that are behind it must be made anew.
+            replicas behind it must be rebuilt.
         storage_options: As for `flush`.
 
     Raises:
@@ -235,21 +236,21 @@ def compensate(
 ) -> Compensated:
     """Make net changes as one new transaction of a master, and publish it.
 
-    Rows that are already as they are wanted are left alone. DuckDB takes several transactions to remove a row and those
+    Rows that already have the wanted values are skipped. DuckDB needs several transactions to remove a row and the rows
     that refer to it.
 
     Args:
         source: Path of the master.
-        changes: What is wanted, a table each.
-        force: Replace rows that are not as expected, too.
+        changes: The wanted changes, one per table.
+        force: Also replace rows that differ from the expected ones.
         dry_run: Write nothing.
         storage_options: As for `flush`.
 
     Raises:
-        ChangedSinceError: Rows are not as expected. Nothing was written.
+        ChangedSinceError: Rows differ from the expected ones. Nothing was written.
         UnsupportedError: The kind of source cannot do this, or a table was altered.
-        InvalidError: The wanted rows break a constraint.
-        UnavailableError: Of several transactions some are committed. Do the same again.
+        InvalidError: The wanted rows violate a constraint.
+        UnavailableError: Only some of several transactions are committed. Repeat the call.
     """
     with opened_master(source, storage_options) as (found, database):
         done = found.compensate(changes, force=force, dry_run=dry_run)
@@ -261,14 +262,13 @@ def compensate(
 
 @dataclass(frozen=True, slots=True)
 class SourceCheck(ForPeople):
-    """What comparing a table of a master with what was captured gave.
+    """Result of comparing a master's table with the captured state.
 
     Attributes:
-        outcome: "same"; "differs": rows were written without the capture; "unknown": it is not known what the table
-            must hold.
-        rows: How many rows the table has, None if it does not exist.
-        expected: How many rows it must have, None where that is not known.
-        hint: Commands that help where the outcome is "differs", None otherwise.
+        outcome: "same"; "differs": rows were written without the capture; "unknown": the captured state is unknown.
+        rows: Number of rows in the table, None if it does not exist.
+        expected: Expected number of rows, None if unknown.
+        hint: Commands for the outcome "differs", None otherwise.
     """
 
     table: str
@@ -281,10 +281,10 @@ class SourceCheck(ForPeople):
 def verify_source(
     source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> list[SourceCheck]:
-    """Read every row of a master, and compare what its tables hold with what was captured.
+    """Read every row of a master, and compare its tables with the captured state.
 
-    It finds what was written without the capture even where as many rows were removed as were added. A PostgreSQL
-    master is published first, up to the moment of the comparison.
+    It finds uncaptured writes even if equal numbers of rows were removed and added. A PostgreSQL master is published
+    first, up to the moment of the comparison.
 
     Args:
         source: Path or URL of the master.

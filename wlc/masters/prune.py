@@ -1,4 +1,4 @@
-"""Delete what nobody can need."""
+"""Delete log files and snapshots that no reader can need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wlc.farm.keeping import KeepPolicy
     from wlc.farm.store import StoredObject
 
-# No upload takes a day: an older unfinished one has no writer any more.
+# No upload takes a day: an older unfinished one has no live writer.
 _DEAD_S = 86400.0
 
 
@@ -52,18 +52,18 @@ def prune(
         farm: URL of the farm, for a bare name; WLC_FARM if omitted.
         dry_run: Decide only.
         deadline: How long a registered replica may be silent and still keep the log files that it needs.
-        reach: Keep what is needed to replicate up to this time and any later one.
-        keep_for: Keep what a reader that began this long ago, by the store's clock, may still be reading: a
+        reach: Keep the files needed to replicate up to this time and any later one.
+        keep_for: Keep the files that a reader that began this long ago, by the store's clock, may still be reading: a
             snapshot stays until the next one is older than this. As text, for example `1h`.
         needs_policy: Refuse to decide without a policy; for programs that prune unattended.
         storage_options: Options of the farm's file system, over those that a source remembers.
 
     Returns:
-        What was, or with `dry_run` would be, deleted and why.
+        The files that were (or with `dry_run` would be) deleted, and the reasons.
 
     Raises:
-        InvalidError: The deadline is negative, there is no such database, or it has no policy and needs one. Nothing
-            was deleted.
+        InvalidError: The deadline is negative, there is no such database, or it has no policy although `needs_policy`
+            is set. Nothing was deleted.
         FencedError: The source is a copy of a master.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
@@ -71,7 +71,7 @@ def prune(
     if deadline.total_seconds() < 0:
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
     database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
-    database.config()  # A name that the farm does not hold is refused, instead of found empty.
+    database.config()  # Refuse a name that the farm does not hold, instead of treating it as empty.
     return prune_database(
         database,
         deadline=deadline,
@@ -94,24 +94,24 @@ def prune_database(
 ) -> Retention:
     """Delete log files and snapshots that neither the policy, a tag nor a live replica needs.
 
-    Dying in between is harmless: snapshots go first and log files from the oldest on, so that what is left is always
-    a snapshot with an unbroken log; a later call deletes the rest. The snapshot that the log begins with outlives the
-    first log file: without it, the log would seem to begin with an empty database.
+    A crash in between is harmless: snapshots are deleted first, and log files from the oldest on, so that the remaining
+    files are always a snapshot with an unbroken log; a later call deletes the rest. The log's first snapshot outlives
+    the first log file: without it, the log would seem to begin with an empty database.
 
     Args:
         database: The farm database.
         deadline: How long a registered replica may be silent and still keep the log files that it needs.
-        reach: Keep what is needed to replicate up to this time and any later one.
-        keep_for: Keep what a reader that began this long ago may still be reading.
+        reach: Keep the files needed to replicate up to this time and any later one.
+        keep_for: Keep the files that a reader that began this long ago may still be reading.
         now: Time of the decision; the machine's clock when omitted.
         dry_run: Decide only.
         needs_policy: Refuse to decide without a policy.
 
     Returns:
-        What was, or with `dry_run` would be, deleted and why.
+        The files that were (or with `dry_run` would be) deleted, and the reasons.
 
     Raises:
-        InvalidError: There is no policy and one is needed; nothing was deleted.
+        InvalidError: There is no policy although `needs_policy` is set; nothing was deleted.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
     points, listed = _points(database)
@@ -126,10 +126,9 @@ def prune_database(
     made_up: dict[int, bool] = {}
 
     def decided() -> Retention:
-        # Registrations and tags are read last: whoever comes later begins with what was listed before, or with
-        # something newer.
+        # Registrations and tags are read last: a reader that registers later begins with a listed or a newer snapshot.
         registered = children(replicas(database))
-        # What is judged later than that needs less.
+        # Later judgements need fewer files.
         windows.update(windows or window_starts(database, numbers, registered))
         wanted = _policy(database, needs_policy=needs_policy), tags(database)
         while True:
@@ -168,7 +167,7 @@ def _policy(database: FarmDatabase, *, needs_policy: bool) -> KeepPolicy | None:
     policy = read_policy(database)
     if needs_policy and (policy is None or policy.keep is None):
         raise InvalidError(
-            f"{database.url} has no policy of retention, so nothing of it is pruned unattended",
+            f"{database.url} has no retention policy, so unattended pruning deletes nothing",
             hint=f"wlc retention {shlex.quote(database.url)} --keep 30d",
             path=database.url,
         )
@@ -178,9 +177,9 @@ def _policy(database: FarmDatabase, *, needs_policy: bool) -> KeepPolicy | None:
 def _is_founded(
     database: FarmDatabase, retention: Retention, points: Sequence[SnapshotPoint], made_up: dict[int, bool]
 ) -> bool:
-    """Say whether what is deleted is deleted for snapshots of its master only; note which are made up.
+    """Say whether only snapshots of the database's own master cause deletions; note forged ones.
 
-    Without that, whoever may add a snapshot could have everything else deleted.
+    Otherwise an attacker who can add a snapshot could have everything else deleted.
     """
     if not (retention.delete_batches or retention.delete_snapshots):
         return True
@@ -193,30 +192,30 @@ def _is_founded(
 
 def _ignored_reasons(made_up: Mapping[int, bool]) -> tuple[str, ...]:
     return tuple(
-        f"snapshot {tick} is ignored and stays: the log has no such moment, so that its master did not take it"
+        f"snapshot {tick} is ignored and stays: the log has no such moment, so its master did not take it"
         for tick in sorted(made_up)
         if made_up[tick]
     )
 
 
 def _pruned(database: FarmDatabase, retention: Retention, decided: Callable[[], Retention]) -> Retention:
-    """Delete what is decided twice: before and after it was announced what will be left."""
+    """Delete only files chosen twice: before and after the announcement of the files that stay."""
     if not (retention.delete_batches or retention.delete_snapshots):
         _delete(database, retention)
         return retention
-    # A process that died after its snapshot has left the configuration at an older one.
+    # A process that crashed after its snapshot has left the configuration at an older one.
     database.repair_config(retention.keep_batches, retention.keep_snapshots)
     for _ in range(CHANGE_ATTEMPTS):
         before = retention
         assert before.after is not None
         with announced(database, before.after):
-            # A reader that came from another place has registered before it proved that this one holds what it needs,
-            # and a tag was written before its tick was looked for.
+            # A reader that came from another place has registered before it checked that this place holds its files,
+            # and a tag was written before the check of its tick.
             retention = decided()
             if _deletes_no_more(retention, before):
                 _delete(database, retention)
                 return retention
-    raise UnavailableError(f"what is to be kept of {database.url} changes all the time", hint="try again later")
+    raise UnavailableError(f"the files to keep of {database.url} change all the time", hint="try again later")
 
 
 def _deletes_no_more(retention: Retention, before: Retention) -> bool:
@@ -232,7 +231,7 @@ def _with_windows(
     numbers: Sequence[int],
     ends: Sequence[int],
 ) -> Retention:
-    """Say how far back one can go before and after."""
+    """Add the restorable states before and after pruning."""
     all_ = [(point.position, point.clock) for point in points]
     kept = [(position, clock) for position, clock in all_ if position.tick in retention.keep_snapshots]
     first = first_of_unbroken(numbers)

@@ -1,4 +1,4 @@
-"""The one way to publish, whatever the source: data files, the log file, then the source and `wlc.config` follow."""
+"""The one way to publish, for every source: data files, the log file, then the source's state and `wlc.config`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Flushed(ForPeople):
-    """What was published; `tick` is the last published one afterwards."""
+    """The result of publishing; `tick` is the last published tick afterwards."""
 
     batches: int
     transactions: int
@@ -37,24 +37,24 @@ class Flushed(ForPeople):
 
 
 def publish(source: Source, database: FarmDatabase, upto: str | None = None) -> Flushed:
-    """Publish every transaction that waits: one batch for all of them, or one for each where the beat is 0.
+    """Publish every pending transaction: one batch for all of them, or one for each if the beat is 0.
 
-    Dying anywhere in between is harmless. A batch exists with its log file or not at all; the source forgets only what
-    a log file holds.
+    A crash at any point is harmless. A batch exists with its log file or not at all; the source deletes only
+    transactions that a log file holds.
 
     Args:
         source: A master; the caller is `publishing`.
         database: Its place in the farm.
-        upto: A place in the source's own log; everything that is committed now, if omitted.
+        upto: A place in the source's own log; the present end of commits if omitted.
 
     Raises:
         FencedError: The farm's database is another master's. Nothing was published.
-        GapError: Changes are lost, and the history ends.
+        GapError: Changes are lost, so the history ends.
         UnavailableError: The source or the farm cannot be reached. Try again.
     """
     source.refuse_gap()
     if (site := source.present_site) is not None:
-        site.settle_past(database)
+        site.reconcile_log(database)
     last_place = source.last_place() if upto is None else upto
     flushed = Flushed(0, 0, 0, source.require_state().tick)
     with remembering_fence(source, database):
@@ -65,7 +65,7 @@ def publish(source: Source, database: FarmDatabase, upto: str | None = None) -> 
 
 
 def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch | None:
-    """Publish the next batch; None if nothing waits."""
+    """Publish the next batch; None if no transaction is pending."""
     site = source.present_site
     state = source.require_state() if site is None else site.follow_circle(database)
     config = present_config(database, state)
@@ -73,7 +73,7 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
     source.beat_s = config.beat_s
     present = _present_batch(database, state)
     if present is None and site is not None and state.has_ended:
-        site.settle_end(database)
+        site.reconcile_end(database)
         return _publish_batch(source, database, upto)
     if present is None:
         with source.gather(upto, is_each=config.beat_s == 0) as gathered:
@@ -94,7 +94,7 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
         if batch.handover is not None and site is not None:
             site.follow_handover(database, batch, chain)
             return _publish_batch(source, database, upto)
-        # It holds as many transactions as the beat of that time wanted.
+        # It holds as many transactions as the beat of that time required.
         with source.gather_again(batch) as gathered:
             if gathered is None or not gathered.matches(batch):
                 raise outdated(database, state, batch.number)
@@ -121,11 +121,11 @@ def _batch(state: MasterState, content: BatchContent) -> Batch:
         undigested=content.undigested,
         lsn=content.lsn,
     )
-    return state.site.told_in(batch, content.taken) if state.site else batch
+    return state.site.with_site_state(batch, content.taken) if state.site else batch
 
 
 def _present_batch(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:
-    """Return our own batch after which we died or lost the answer.
+    """Return this master's published batch whose answer was lost, by a crash or an error.
 
     Raises:
         FencedError: The batch is another master's.

@@ -1,4 +1,4 @@
-"""Decide what of a farm database can be deleted; nothing is deleted here."""
+"""Decide which files of a farm database can be deleted; nothing is deleted here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_SNAPSHOT = "there is no snapshot, so the whole log is needed; take one with:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """A snapshot as a place to start from: its position, the commit time there, and when the store got it."""
+    """A snapshot as a starting point: its position, the commit time there, and when the store received it."""
 
     position: Position
     clock: datetime
@@ -37,7 +37,7 @@ class SnapshotPoint:
 
 @dataclass(frozen=True, slots=True)
 class Retention(ForPeople):
-    """What can go, what stays, and why.
+    """The files to delete, the files to keep, and the reasons.
 
     Attributes:
         delete_batches: Numbers, rising.
@@ -46,12 +46,12 @@ class Retention(ForPeople):
         keep_snapshots: Ticks, rising.
         overdue: Registered replicas that were silent for longer than the deadline; they keep nothing.
         holding: Live replicas that need log files which no kept snapshot needs.
-        held_bytes: For each of them, the bytes of those log files and their data files that it needs.
+        held_bytes: For each of them, the bytes of the log files and data files that it keeps.
         reasons: Sentences for the DBA, at least one.
         needed_from: The oldest batch that is needed without any reader.
-        has_policy: The owner has said what is kept.
-        before: How far back one could go; `after`: how far one can.
-        delete_bytes: Size of the log files, their data files and the snapshots that can go.
+        has_policy: The owner has set a policy.
+        before: The restorable states before deletion; `after`: those after it.
+        delete_bytes: Size of the log files, data files and snapshots to delete.
     """
 
     delete_batches: tuple[int, ...]
@@ -70,17 +70,17 @@ class Retention(ForPeople):
 
 
 def children(replicas: Iterable[Replica]) -> list[Replica]:
-    """Return those that read this place. Others are here because it holds the registry of their tree.
+    """Return the readers of this place. Other registrations are here because it holds the registry of their tree.
 
-    A relay counts, too, if no path leads from it to this place: nobody else keeps what it lacks. Paths that lead to
-    somebody who chooses by another registry are fine: it is known where that reads.
+    A relay also counts if no path leads from it to this place: no other place keeps the files that it lacks. Paths to a
+    relay that chooses by another registry count as paths: its upstream is known there.
     """
     known = {replica.id: replica for replica in replicas}
     return [replica for replica in known.values() if not replica.upstream or _is_cut_off(replica, known)]
 
 
 def _is_cut_off(replica: Replica, known: Mapping[str, Replica]) -> bool:
-    """Say whether a relay reads in a circle, or below what is not registered."""
+    """Say whether a relay reads in a cycle, or below an unregistered relay."""
     seen: set[str] = set()
     above: Replica | None = replica
     while above is not None and above.upstream and not above.registry and above.id not in seen:
@@ -92,10 +92,10 @@ def _is_cut_off(replica: Replica, known: Mapping[str, Replica]) -> bool:
 def held_bytes(
     retention: Retention, sizes: Mapping[int, int], windows: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Return how many bytes of the log each holding replica keeps that would be deleted without all of them.
+    """Return per holding replica the bytes of the log that it keeps from deletion, as if no other replica held them.
 
     Args:
-        retention: What was decided.
+        retention: The decision.
         sizes: Bytes of each batch.
         windows: As for `decide`.
     """
@@ -121,22 +121,22 @@ def decide(
 ) -> Retention:
     """Decide what can be deleted.
 
-    The newest snapshot and everything after it always stays, and so does the batch that holds its position: the chain
-    goes on from there. A live replica keeps the batch of its position and all later ones; one without position keeps
-    all. While the first batch stays, so does the snapshot before it: without it, the log would seem to begin with an
-    empty database. What is left of the log has no gap; before it, a policy and tags keep single snapshots.
+    The newest snapshot, the batch that holds its position, and everything after it always stay. A live replica keeps
+    the batch of its position and all later ones; a replica without position keeps all. While the first batch stays, so
+    does the snapshot before it: otherwise the log would seem to begin with an empty database. The remaining log has no
+    gap; before it, a policy and tags keep single snapshots.
 
     Args:
-        snapshots: All of the farm database.
+        snapshots: All snapshots of the farm database.
         batches: Numbers of all published batches.
-        replicas: All that are registered.
+        replicas: All registered replicas.
         now: Time of the decision.
         deadline: How long a replica may be silent and still keep the log files that it needs.
-        reach: Keep what is needed to replicate up to this time and any later one; None keeps the newest snapshot only.
-        keep_for: Keep what was the newest snapshot this long ago, and all after it: a reader may have begun with it.
-        windows: For sites among the replicas the batch from which the log is needed to judge their changes.
-        policy: What the owner wants to be kept.
-        tags: Ticks that stay reachable. A tag keeps the snapshot at its tick, or else the log from the snapshot before.
+        reach: Keep the files needed to replicate up to this time and any later one; None keeps the newest snapshot.
+        keep_for: Keep the snapshot that was the newest this long ago, and all later files, for readers of it.
+        windows: First batch needed to judge the changes of each site.
+        policy: The owner's policy.
+        tags: Ticks that stay restorable. A tag keeps its snapshot, or else the log from the snapshot before.
         ends: Ticks beyond which the log does not lead from a snapshot before them.
     """
     judged, numbers = windows or {}, sorted(batches)
@@ -185,7 +185,7 @@ def _oldest_kept(
     reach: datetime | None,
     keep_for: timedelta,
 ) -> tuple[int, int, list[str]]:
-    """Return the index of the snapshot from which on all stay, the first batch that is needed then, and why."""
+    """Return the index of the first snapshot of those that all stay, the first batch that is needed then, and why."""
     oldest = len(starts) - 1
     if reach is not None:
         early_enough = [index for index, start in enumerate(starts) if start.clock <= reach]
@@ -201,7 +201,7 @@ def _oldest_kept(
 
 
 def _last_of_periods(starts: Sequence[SnapshotPoint], policy: KeepPolicy) -> set[int]:
-    """Return the indexes of snapshots that a policy keeps of those older than its window, which are given in order."""
+    """Return the indexes of snapshots older than its window that a policy keeps; snapshots are given in order."""
     days: set[object] = set()
     weeks: set[object] = set()
     kept = set()
@@ -221,7 +221,7 @@ def _last_of_periods(starts: Sequence[SnapshotPoint], policy: KeepPolicy) -> set
 
 @dataclass(frozen=True, slots=True)
 class _Pin:
-    """What a tag keeps: the log from a batch on, and the snapshot with that index if it is older than the others."""
+    """The files that a tag keeps: the log from a batch on, and the snapshot with that index if it is the oldest."""
 
     batch: int
     snapshot: int | None = None
@@ -250,9 +250,10 @@ def _pinned(
 
 
 def _with_own_batches(kept: Iterable[SnapshotPoint], first: int) -> int:
-    """Return from which batch on the log stays, so that none begins right after the batch of a single snapshot.
+    """Return the first batch to keep, so that the log does not begin right after the batch of a single snapshot.
 
-    A snapshot can lie within its batch. Were the rest of that gone, the next batch would seem to go on from it.
+    A snapshot can lie within its batch. If the rest of the batch were deleted, the next batch would seem to continue
+    from the snapshot.
     """
     for batch in sorted({start.position.batch for start in kept}, reverse=True):
         if batch == first - 1:
@@ -261,7 +262,7 @@ def _with_own_batches(kept: Iterable[SnapshotPoint], first: int) -> int:
 
 
 def _newest_before(starts: Sequence[SnapshotPoint], time: datetime) -> int:
-    """Return the index of the last snapshot that was there at a time, or of the first snapshot."""
+    """Return the index of the last snapshot that existed at a time, or of the first snapshot."""
     there = [index for index, start in enumerate(starts) if start.arrived is None or start.arrived <= time]
     return there[-1] if there else 0
 
@@ -273,14 +274,14 @@ def _needed_from(replica: Replica, windows: Mapping[str, int]) -> int:
 
 def _start_reason(start: SnapshotPoint) -> str:
     tick, clock = start.position.tick, format_time(start.clock)
-    return f"the snapshot at tick {tick} ({clock}) and everything after it stays; what is older is not needed by it"
+    return f"the snapshot at tick {tick} ({clock}) and everything after it stays; it needs no older files"
 
 
 def _keep_for_reason(start: SnapshotPoint, keep_for: timedelta) -> str:
     tick = start.position.tick
     return (
-        f"the snapshot at tick {tick} is less than {keep_for} old, so that somebody may still be reading what is before"
-        " it; --keep-for sets how long that stays"
+        f"the snapshot at tick {tick} is less than {keep_for} old, so a reader may still need the files before it; "
+        "--keep-for sets how long that stays"
     )
 
 
@@ -293,19 +294,19 @@ def _single_reason(singles: Sequence[SnapshotPoint]) -> list[str]:
 
 def _holding_reason(replica: Replica, windows: Mapping[str, int]) -> str:
     if replica.position is None:
-        return f"replica {replica.id} ({replica.target}) never told how far it is, so it keeps all log files"
+        return f"replica {replica.id} ({replica.target}) has never reported its position, so it keeps all log files"
     tick, batch = replica.position.tick, replica.position.batch
     if (needed := _needed_from(replica, windows)) < batch:
         return (
-            f"changes between this site and {replica.id} are judged by log files from batch {needed} on; less is needed"
-            " after wlc site take at the primary and then at the other site"
+            f"changes between this site and {replica.id} are judged by log files from batch {needed} on; fewer are "
+            "needed after wlc site take at the primary and then at the other site"
         )
     return f"replica {replica.id} ({replica.target}) is at tick {tick}, so it keeps log files from batch {batch} on"
 
 
 def _overdue_reasons(overdue: Iterable[Replica], now: datetime) -> list[str]:
     return [
-        f"replica {replica.id} ({replica.target} of {replica.user} on {replica.host}) was last heard of at "
+        f"replica {replica.id} ({replica.target} of {replica.user} on {replica.host}) was last seen at "
         f"{format_time(replica.seen)}, {(now - replica.seen).days} days ago, and holds nothing back"
         for replica in overdue
     ]

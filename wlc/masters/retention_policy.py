@@ -1,4 +1,4 @@
-"""What the owner of a database wants to be kept: the policy of retention, and tags."""
+"""A database owner's choice of files to keep: the retention policy, and tags."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Keeping(ForPeople):
-    """What pruning keeps, and what can be gone back to now; `policy` is None if nobody has set one."""
+    """The retention policy and the restorable states; `policy` is None if none is set."""
 
     policy: KeepPolicy | None
     window: Window
@@ -52,22 +52,22 @@ def retention(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Keeping:
-    """Return, or set, what `prune` keeps and how often a snapshot is taken.
+    """Return or set the retention policy: the files that `prune` keeps, and the interval of snapshots.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
-        keep: Every transaction of this long can be gone back to; as text, for example `30d`. None changes nothing.
-        keep_daily: Of what is older, keep the last snapshot of each of so many days that have one.
-        keep_weekly: Of what is older than those, keep the last snapshot of each of so many weeks that have one.
-        snapshot_every: Whoever publishes takes a snapshot when the newest one is so old; zero ends that.
-        delete: Forget the policy.
+        keep: Every state of this period stays restorable; as text, for example `30d`. None changes nothing.
+        keep_daily: Before that, keep the last snapshot of each of so many days that have one.
+        keep_weekly: Before those, keep the last snapshot of each of so many weeks that have one.
+        snapshot_every: The publisher takes a snapshot when the newest one is this old; zero ends that.
+        delete: Delete the policy.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: There is no such database, or the policy makes no sense. Nothing was changed.
+        InvalidError: There is no such database, or the policy is invalid. Nothing was changed.
         CorruptError: The present policy is damaged.
-        FencedError: The source is a copy of a master, and the policy would be changed.
+        FencedError: The source is a copy of a master, and the call would change the policy.
     """
     given = {
         "keep": parse_age(keep),
@@ -97,7 +97,7 @@ def tags(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Tag]:
-    """Return the tags of a database by tick and name; can be empty. Arguments as for `resolve`."""
+    """Return the tags of a database, ordered by tick and name; can be empty. Arguments as for `resolve`."""
     return all_tags(_opened(db, farm, storage_options))
 
 
@@ -109,7 +109,7 @@ def tag(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Tag:
-    """Give a tick a name, which keeps it from being pruned.
+    """Give a tick a name, which protects the tick from pruning.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
@@ -135,7 +135,7 @@ def tag(
     _refuse_unreachable(database, wanted)
     made = add_tag(database, Tag(name, wanted, utc_now(), f"{this_user()}@{this_host()}"))
     try:
-        # Whoever prunes may have read the tags before this one was there.
+        # A pruning process may have read the tags before this one was written.
         _refuse_unreachable(database, wanted)
     except (ExpiredError, InvalidError):
         delete_tag(database, name)
@@ -150,7 +150,7 @@ def untag(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Tag:
-    """Delete a tag, and return what it was; `prune` may delete then what it kept.
+    """Delete a tag, and return it; `prune` may then delete the files that it kept.
 
     Raises:
         InvalidError: There is no such tag.
@@ -173,7 +173,7 @@ def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
     reached = "to no tick and all later ones" if window.tick is None else f"to tick {window.tick}{since}"
     later = "" if window.tick is None else " and later ones"
     raise ExpiredError(
-        f"tick {tick} of {database.name} was pruned, or a log file on the way is missing: one can go back {reached}",
+        f"tick {tick} of {database.name} was pruned, or a log file on the way is missing: restorable is {reached}",
         hint=f"The ticks that can be tagged are {', '.join(nearest)}{later}.",
     )
 

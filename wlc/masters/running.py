@@ -1,4 +1,4 @@
-"""A master that is published on the beat by a process of its own."""
+"""Publication of a master on the beat by a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wlc.farm.retry import NEWS_FIRST_S, NEWS_MOST_S, PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
 from wlc.masters.due_snapshots import SnapshotKeeper
-from wlc.masters.fence import settle
+from wlc.masters.fence import repair_config
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import Flushed, publish
 from wlc.masters.signs import giving_signs
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wlc")
 
-# How long a service that stops waits for a snapshot. What an interrupted snapshot leaves is ignored.
+# How long a stopping service waits for a snapshot. Files of an interrupted snapshot are ignored.
 _SNAPSHOT_WAIT_S = 5.0
 
 
@@ -34,7 +34,7 @@ def check_run(source: str | os.PathLike[str]) -> None:
     """Refuse a master that `run` cannot publish.
 
     Raises:
-        InvalidError: It cannot: the process that writes it publishes it, or the engine's packages are not installed.
+        InvalidError: The process that writes it publishes it, or the engine's packages are not installed.
     """
     adapters.module_of(source).check_run(os.fspath(source))
 
@@ -47,23 +47,23 @@ def run(
     each: Callable[[Flushed | FarmError], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Flushed:
-    """Publish what a master commits on the beat, until stopped.
+    """Publish a master's commits on the beat until stopped.
 
-    Where the source or the farm cannot be reached, `run` waits and tries again.
+    If the source or the farm cannot be reached, `run` waits and retries.
 
     Args:
-        source: URL of the master. A DuckDB master is published by the process that writes it.
-        is_stopped: Set it to finish the batch that is being published and return.
+        source: URL of the master. The process that writes a DuckDB master publishes it.
+        is_stopped: Set it to finish the current batch and return.
         tell: Called after every round that published something.
-        each: Called after every round with what it published, if only nothing, or with why it failed and is tried
-            again, which is a log line otherwise.
+        each: Called after every round with its result, even an empty one, or with the error that will be retried, which
+            is logged otherwise.
         storage_options: Options of the farm's file system, over those that the database remembers.
 
     Returns:
-        What all rounds published.
+        The total of all rounds.
 
     Raises:
-        InvalidError: The source is published by the process that writes it.
+        InvalidError: The process that writes the source publishes it.
     """
     check_run(source)
     total = Flushed(0, 0, 0, 0)
@@ -75,7 +75,7 @@ def run(
                 is_first = True
                 pause = _Pause(found, is_stopped)
                 while not is_stopped.is_set():
-                    flushed = publish_and_settle(found, database)
+                    flushed = publish_and_repair(found, database)
                     if is_first:
                         found.warn_bypassed()
                     is_first = False
@@ -88,7 +88,7 @@ def run(
                     wait_s = 0.0
                     pause.after(flushed)
         except (UnavailableError, MissingError) as error:
-            # A farm that is not there may be a disk that is not mounted.
+            # A missing farm may be an unmounted disk.
             wait_s = longer(wait_s)
             if each:
                 each(error)
@@ -109,7 +109,7 @@ class _Pause:
     def after(self, flushed: Flushed) -> None:
         """Wait after a round.
 
-        Where others write to the source's log all the time, rounds that find nothing come less and less often.
+        If other writers fill the source's log continuously, rounds without result become less frequent.
         """
         if self._source.beat_s > 0:
             self._is_stopped.wait(max(self._source.beat_s, PAUSE_LEAST_S))
@@ -120,10 +120,10 @@ class _Pause:
             self._wait_s = NEWS_FIRST_S
 
 
-def publish_and_settle(source: Source, database: FarmDatabase) -> Flushed:
-    """Publish what waits now, and repair `wlc.config` where needed."""
+def publish_and_repair(source: Source, database: FarmDatabase) -> Flushed:
+    """Publish pending transactions now, and repair `wlc.config` if needed."""
     with source.publishing():
         flushed = publish(source, database)
-        # The beat is changed there also while nothing is published.
-        source.beat_s = settle(database, source.require_state()).beat_s
+        # The owner can change the beat there even while nothing is published.
+        source.beat_s = repair_config(database, source.require_state()).beat_s
         return flushed

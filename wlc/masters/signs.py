@@ -1,6 +1,6 @@
-"""Signs of life: a publisher that publishes nothing says now and then that it is there, and at its end that it closed.
+"""Signs of life: an idle publisher writes a sign periodically, and a last one when it closes.
 
-A publication says as much by the time of its last commit in `wlc.config`, so that a busy database costs no request.
+A publication is itself a sign, by the time of its last commit in `wlc.config`, so a busy database costs no request.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wlc")
 
-# A program that opens a database, writes and closes it gives one sign, that at its end.
+# A program that opens a database, writes and closes it gives one sign, at its end.
 _FIRST = timedelta(seconds=5)
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Publishes(Protocol):
-    """What signs need to know of a source."""
+    """The part of a source that signs need."""
 
     def require_state(self) -> MasterState: ...
 
 
 class Signs:
-    """Gives the signs of one publisher, in a thread of its own: a round that takes long does not look like a death.
+    """Gives the signs of one publisher in a separate thread, so that a long round does not look like a crash.
 
     Args:
         source: The master.
         database: Returns its place in the farm.
-        failure: Returns why it cannot publish at present; "" if it can.
+        failure: Returns the reason why it cannot publish at present; "" if it can.
     """
 
     def __init__(
@@ -54,37 +54,37 @@ class Signs:
         self._is_stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._present: tuple[Health, str | None] | None = None
-        self._said = _NEVER
-        self._told = ""
+        self._given_at = _NEVER
+        self._reported = ""
 
     def start(self, first: timedelta = _FIRST) -> None:
-        """Give signs from now on, the first one after a while."""
+        """Start to give signs; the first one follows after an interval."""
         if self._thread is None:
             self._is_stopped.clear()
-            self._said = _NEVER
+            self._given_at = _NEVER
             name = f"wlc signs {self._source}"
             self._thread = threading.Thread(target=self._run, args=(first,), name=name, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Give no more signs."""
+        """Stop giving signs."""
         if self._thread is not None:
             self._is_stopped.set()
             self._thread.join()
             self._thread = None
 
     def close(self) -> None:
-        """Say that the publisher closed with nothing left to publish, unless the last sign says so already."""
+        """Record that the publisher closed with everything published, unless the last sign already says so."""
         self.stop()
         self._give(is_closed=not self._failure())
 
     def _run(self, wait: timedelta) -> None:
         while not self._is_stopped.wait(wait.total_seconds()):
-            last, now = max(self._said, self._source.require_state().clock or _NEVER), utc_now()
-            # The first sign says that the last one, of a publisher that closed, holds no more. A clock that was set
-            # back, or a server's own one, must not end the signs.
-            is_due = self._said == _NEVER or not now - self._every < last <= now
-            if is_due or self._failure() != self._told:
+            last, now = max(self._given_at, self._source.require_state().clock or _NEVER), utc_now()
+            # The first sign replaces the last one of a closed publisher. A clock that was set back, or a server's
+            # different clock, must not end the signs.
+            is_due = self._given_at == _NEVER or not now - self._every < last <= now
+            if is_due or self._failure() != self._reported:
                 self._give()
                 last = now
             if not self._every:
@@ -96,7 +96,7 @@ class Signs:
         return (self._present[0] if self._present else Health()).sign_every
 
     def _give(self, *, is_closed: bool = False) -> None:
-        """Write a sign; where that fails, the reader sees none, which is what a sign is for."""
+        """Write a sign; if that fails, the reader sees none, which correctly reports a problem."""
         state = self._source.require_state()
         if state.fence is not None or not state.is_master:
             return
@@ -107,10 +107,10 @@ class Signs:
         except FarmError as error:
             _log.debug("%s gave no sign of life: %s", self._source, error)
         else:
-            self._said, self._told = sign.seen, failure
+            self._given_at, self._reported = sign.seen, failure
 
     def _write(self, sign: Sign) -> None:
-        """Replace the last sign with one request; read first where that is not known, or somebody else wrote."""
+        """Replace the last sign with one request; read it first if it is unknown or another process wrote it."""
         database = self._database()
         place = health_object(database)
         for _ in range(CHANGE_ATTEMPTS):
@@ -128,13 +128,13 @@ class Signs:
 
 
 def _place(source: Publishes) -> str:
-    """Return where a source is, so that its owner finds it from any folder."""
+    """Return a source's absolute place, so that its owner finds it from any folder."""
     return str(source) if "://" in str(source) else os.path.abspath(str(source))  # noqa: PTH100 - links stay
 
 
 @contextmanager
 def giving_signs(source: Publishes, database: FarmDatabase) -> Iterator[None]:
-    """Give signs while a block runs, from its begin on, and the last one at its end unless it fails."""
+    """Give signs while a block runs, and the last one at its end unless it fails."""
     signs = Signs(source, lambda: database)
     signs.start(timedelta(0))
     try:
@@ -145,14 +145,14 @@ def giving_signs(source: Publishes, database: FarmDatabase) -> Iterator[None]:
 
 
 def is_wanted(health: Health, sign: Sign) -> bool:
-    """Say whether a sign says more than the last one, and signs are wanted at all."""
+    """Say whether a new sign adds information to the last one, and signs are enabled."""
     last = health.publisher
     says_nothing = last is not None and sign.is_closed and last.is_closed and last.history == sign.history
     return bool(health.sign_every) and not says_nothing
 
 
 def note_flushed(source: Publishes, database: FarmDatabase) -> None:
-    """Say that all is published, in the stead of a publisher that died and said nothing of its end."""
+    """Record that all is published, in place of a publisher that crashed without its last sign."""
     state = source.require_state()
 
     def closed(health: Health) -> Health:

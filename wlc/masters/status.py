@@ -1,4 +1,4 @@
-"""What there is to know about a master: asked of the farm, or of the master itself."""
+"""The status of a master, read from the farm or from the master itself."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MasterStatus(ForPeople):
-    """State of a master. What only the source itself knows is None where only the farm was asked.
+    """Status of a master. Fields that only the source itself knows are None if only the farm was read.
 
     Attributes:
-        state: "started" or "stopped".
+        state: "active" or "stopped".
         tick: Last published tick, 0 before the first.
         clock: Its commit time, None before the first.
         batches: Number of batches published so far.
-        unpublished: Transactions that wait in the journal; None for a PostgreSQL master, which has no journal.
-        bypassed: Tables changed without capture, and how that shows.
-        slot: Of a PostgreSQL master: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise.
-        retained_bytes: Of a PostgreSQL master: size of the server's log that is kept until it is published.
-        lsn: Of a PostgreSQL master: up to where the server's log is published.
-        can_go_back_to: Time from which on every state can be reached, `can_go_back_to_tick`: its tick; None where
-            nothing was published, or the farm cannot be read without its key.
-        fenced: Why the source publishes nothing here: another master took its place, or it is a copy; None if it can.
-        fenced_since: When an attempt to publish was first refused; None if none was.
-        remedy: What its owner can do then, as commands.
+        unpublished: Pending transactions in the journal; None for a PostgreSQL master, which has no journal.
+        bypassed: Tables changed without capture, with the evidence.
+        slot: Of a PostgreSQL master: "reserved" if healthy; "unreserved", "lost" or "gone" otherwise.
+        retained_bytes: Of a PostgreSQL master: size of the server's log that is retained until it is published.
+        lsn: Of a PostgreSQL master: published position in the server's log.
+        can_go_back_to: Time from which on every state can be restored, `can_go_back_to_tick`: its tick; None if nothing
+            was published, or the farm cannot be read without its key.
+        fenced: The reason why the source publishes nothing here: another master took its place, or it is a copy; None
+            if it can publish.
+        fenced_since: When an attempt to publish was first refused; None before the first.
+        remedy: Commands for its owner in that case.
     """
 
     name: str
@@ -77,7 +78,7 @@ def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ())
 
 
 def preparation(source: str | os.PathLike[str]) -> str:
-    """Return SQL that a superuser must run once so that the role in the URL of a PostgreSQL database needs none.
+    """Return SQL that a superuser must run once, so that the role in a PostgreSQL URL need not be a superuser.
 
     Args:
         source: URL of the database; nothing connects to it.
@@ -94,9 +95,9 @@ def status(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
-    """Return the state of a master, asked of the source or of the farm; arguments as for `resolve`.
+    """Return the status of a master, read from the source or from the farm; arguments as for `resolve`.
 
-    The farm answers, with a warning, if another process has the source open.
+    If another process has the source open, the status is from the farm, with a warning.
     """
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))
@@ -115,7 +116,7 @@ def status(
 
 
 def _fence(source: Source, database: FarmDatabase) -> Fence | None:
-    """Return why a master cannot publish, whether or not it has tried."""
+    """Return the reason why a master cannot publish, whether or not it has tried."""
     state = source.require_state()
     if not state.is_master:
         return None
@@ -131,7 +132,7 @@ def _fence(source: Source, database: FarmDatabase) -> Fence | None:
 def status_of(
     database: FarmDatabase, details: SourceDetails | None = None, config: Config | None = None
 ) -> MasterStatus:
-    """Return the state of a master as its farm and, where it was asked, the source itself say it."""
+    """Return the status of a master from its farm and, if it was read, the source itself."""
     config = config or database.config()
     details = details or SourceDetails()
     if details.warning:
@@ -139,7 +140,7 @@ def status_of(
     window = _window(database)
     return MasterStatus(
         name=config.name,
-        state="started" if config.state == STARTED else "stopped",
+        state="active" if config.state == STARTED else "stopped",
         tick=config.tick,
         clock=config.write,
         beat_s=config.beat_s,
@@ -159,7 +160,7 @@ def status_of(
 
 
 def _window(database: FarmDatabase) -> Window:
-    """Return how far back one can go; unknown where manifests cannot be read, which `wlc farm verify` reports."""
+    """Return the restorable states; unknown if manifests are unreadable, which `wlc farm verify` reports."""
     try:
         return read_window(database)
     except (InvalidError, CorruptError, MissingError):

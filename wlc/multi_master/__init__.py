@@ -1,1 +1,1 @@
-"""Several masters of one database: each takes what the others published."""
+"""Several masters of one database: each takes the transactions of the others."""

@@ -1,4 +1,4 @@
-"""Changes of the circle that an owner makes: roles, and sites that leave."""
+"""An owner's changes of the circle: roles, and sites that leave."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def set_role(
 ) -> Circle:
     """Give a site another role, and return the circle.
 
-    A site becomes the primary by a batch in the log of the present one, which goes on as a secondary. Nothing is
-    judged until the new one takes. Dying in between is harmless: the same call goes on.
+    A site becomes the primary by a batch in the log of the present primary, which continues as a secondary. Nothing is
+    judged until the new primary takes. A crash in between is harmless: the same call continues.
 
     Args:
         db: Name or URL of the database, or the file of one of its sites. To change the primary, the file of the present
-            one, which publishes what waits first.
+            primary, which first publishes pending transactions.
         site: The site; `role`: primary, secondary, none or pass.
         role: Its new role.
-        lost: The present primary, where its file cannot be given: what it has not published is judged when it comes
-            back, if it does.
+        lost: The present primary, if its file is not available: its unpublished transactions are judged if it comes
+            back.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
         InvalidError: There is no such site or role, the role cannot follow the present one, or the file is not that of
             the primary.
-        UnsupportedError: The sites are a mesh, which knows no change of the primary.
+        UnsupportedError: The sites are a mesh, in which the primary cannot change.
     """
     founder = founder_of_database(db, farm, storage_options)
-    # Hints can be typed as they stand.
+    # Users can type hints unchanged.
     named = shlex.quote(founder.url)
     if role in (PRIMARY, PASS) and read_circle(founder).is_mesh:
         raise UnsupportedError(
@@ -106,9 +106,10 @@ def _hand_over_from(
     site: str,
     storage_options: Mapping[str, Any] | None,
 ) -> Circle:
-    """Let a primary publish what waits and hand over, given its file."""
+    """Publish a primary's pending transactions and hand over, given its file."""
     wrong = InvalidError(
-        f"site {circle.primary} is the primary of {circle.database}, and must publish what waits before {site} is",
+        f"site {circle.primary} is the primary of {circle.database}, and must publish its pending transactions before "
+        f"{site} is",
         hint=f"name its file: wlc site role FILE {site} primary; or, if it is lost or cannot be reached:"
         f" wlc site role {shlex.quote(founder.url)} {site} primary --lost {circle.primary}",
     )
@@ -121,7 +122,7 @@ def _hand_over_from(
         with source.publishing():
             publish(source, database)
             hand_over(founder, site)
-            # It goes on as a secondary at once, under a history of its own.
+            # The former primary continues as a secondary at once, under a new history.
             source.require_site().has_settled_past = False
             publish(source, database)
     return read_circle(founder)
@@ -135,17 +136,17 @@ def leave(
     force: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
-    """Let a site leave: it publishes no more, and vectors stop naming its history. Returns the circle.
+    """Remove a site from the circle: it stops publishing, and vectors stop naming its history. Returns the circle.
 
     Args:
         db: Name or URL of the database, or the file of one of its sites.
         site: The site that leaves.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
-        force: Let it leave although others lack what it has published, which they never get then.
+        force: Remove it although other sites lack some of its transactions, which they then never get.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: There is no such site, it is the primary, or others lack something of it.
+        InvalidError: There is no such site, it is the primary, or other sites lack some of its transactions.
     """
     founder = founder_of_database(db, farm, storage_options)
     with naming(lambda: founder.url):
@@ -159,7 +160,7 @@ def _leave(founder: FarmDatabase, site: str, *, force: bool) -> Circle:
     place = site_database(founder, leaving.folder)
     if not force:
         _refuse_unread(place, circle, leaving)
-    # It publishes no more, so that what was looked at stays so.
+    # It publishes no more, so the check stays valid.
     stop(place)
     if not force:
         try:
@@ -181,9 +182,9 @@ def stop(place: FarmDatabase) -> None:
 
 
 def heirs_of(founder: FarmDatabase, circle: Circle, leaving: CircleSite) -> dict[str, Heir]:
-    """Return from where on the primary's log contains all that anybody has of a site that leaves.
+    """Return the position in the primary's log that contains all transactions of a leaving site that any site has.
 
-    What the primary has taken and not published yet is missing here: vectors go on naming that history then.
+    Transactions that the primary has taken and not yet published are missing: vectors then still name that history.
     """
     log, place = site_database(founder, circle.site(circle.primary).folder), site_database(founder, leaving.folder)
     numbers, its = log.batch_numbers(), place.batch_numbers()
@@ -193,7 +194,7 @@ def heirs_of(founder: FarmDatabase, circle: Circle, leaving: CircleSite) -> dict
     contained, at = expanded(newest.vector, lineage), Origin(newest.history, newest.last)
     ends = {each.history: contained.get(each.history, 0) for each in leaving.histories}
     if its and has_seen(contained, last := place.read_batch(its[-1])[0], lineage):
-        # What is behind the last tick that was taken only repeats what others wrote.
+        # Ticks after the last taken one only repeat other sites' transactions.
         ends[last.history] = last.last
     return {history: Heir(at, last) for history, last in ends.items() if last}
 
@@ -205,12 +206,12 @@ def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> 
         return
     read = {replica.id: replica.position.batch for replica in known_replicas(place)[0] if replica.position}
     for other in circle.sites:
-        # The primary has to read what a site published before its role became none.
+        # The primary must read the site's transactions from before its role became none.
         reads = other.name == circle.primary or leaving in circle.sources_of(other.name)
         done = read.get(other.name, 0)
         if reads and done < numbers[-1]:
             first = f"wlc site role DB {leaving.name} secondary; " if leaving.role == NONE else ""
             raise InvalidError(
                 f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
-                hint=f"{first}run wlc site take at {other.name} first; --force gives up what it lacks",
+                hint=f"{first}run wlc site take at {other.name} first; --force gives up the transactions that it lacks",
             )

@@ -1,11 +1,11 @@
-"""Where one site goes on reading the log of another one: decided from vectors alone.
+"""Anchors: where one site continues reading another site's log, decided from vectors alone.
 
-The log of a site is the complete line of its states: its own transactions, and those it took, in its commit order. The
-footer of each batch says, as a vector, what the site contained after it. Whoever reads the log has a vector, too.
+The log of a site is the complete sequence of its states: its own transactions and the taken ones, in its commit order.
+The footer of each batch holds the site's vector after it. The reader of the log has a vector, too.
 
 389 Directory Server computes such an anchor per replica id, and sends from the least of them on, up to stops that it
-fixes per replica id at the start. A log here is append-only and nothing is inserted behind a position, so that the
-newest batch at the start of a round is the only stop.
+fixes per replica id at the start. A log here is append-only, and nothing is inserted after a position, so the newest
+batch at the start of a round is the only stop.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def anchor(
     floor: int = 0,
     lineage: Lineage = NO_LINEAGE,
 ) -> int | None:
-    """Return the number of the first batch that holds something which a vector does not contain.
+    """Return the number of the first batch with a tick that a vector does not contain.
 
-    Footers never fall along a log, so that a binary search finds it: it reads a logarithmic number of footers.
+    Footers never fall along a log, so a binary search finds the batch: it reads a logarithmic number of footers.
 
     Args:
         first: Number of the oldest batch that is kept.
         stop: Number of the newest batch to read; less than `first` if there is none.
         footer: Returns the vector after a batch.
-        mine: What the reader contains.
-        before: The vector just before the oldest kept batch; None where it is not known. An empty one for batch 1.
-        floor: A batch that the reader has contained before, 0 if none: vectors only grow.
-        lineage: What vectors leave out.
+        mine: The reader's vector.
+        before: The vector just before the oldest kept batch; None if unknown, empty for batch 1.
+        floor: A batch that the reader already contained, 0 if none: vectors only grow.
+        lineage: Restores histories that vectors leave out.
 
     Returns:
         The batch to start with; None if nothing is missing.
 
     Raises:
-        ExpiredError: What is missing begins before the oldest kept batch, or may.
+        ExpiredError: The missing ticks begin before the oldest kept batch, or may.
     """
     low, high = max(first, floor + 1), stop + 1
     if low >= high or contains(mine, footer(stop), lineage):
@@ -68,9 +68,9 @@ def anchor(
 
 
 def before(batch: Batch, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
-    """Return the vector just before a batch whose predecessor is not there, with what vectors leave out.
+    """Return the vector just before a batch whose predecessor was pruned, expanded.
 
-    Ticks of a history come without gaps, so that nothing was contained that implies what the batch holds.
+    Ticks of a history have no gaps, so the vector contained no tick that implies one of the batch.
     """
     begins = Origin(batch.history, batch.first - 1) if batch.parent is None else batch.parent
     others = {history: tick for history, tick in batch.vector.items() if history != batch.history}
@@ -82,7 +82,7 @@ def before(batch: Batch, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
 
 
 def _take_out(vector: dict[str, int], history: str, tick: int, lineage: Lineage) -> None:
-    """Take a tick out of a vector with what is left out, and all that implies the tick."""
+    """Remove a tick from an expanded vector, with all ticks that imply it."""
     if vector.get(history, 0) < tick:
         return
     del vector[history]
@@ -97,10 +97,10 @@ def _take_out(vector: dict[str, int], history: str, tick: int, lineage: Lineage)
 
 
 def has_seen(vector: Vector, batch: Batch, lineage: Lineage = NO_LINEAGE) -> bool:
-    """Say whether a vector contains all that a site's log says up to the end of a batch.
+    """Say whether a vector contains all transactions of a site's log up to the end of a batch.
 
-    Whoever has taken nothing but echoes does not say how far that log is read: then it contains the last own tick that
-    has records, if there is one, and what was taken.
+    A site that has taken only echoes does not publish its position in that log: then it contains the last own tick that
+    has records, if there is one, and the taken transactions.
     """
     if batch.last <= expanded(vector, lineage).get(batch.history, 0):
         return True

@@ -1,7 +1,7 @@
 """The circle of a database with several masters: its sites, their roles, and the rules that decide conflicts.
 
 It is one object of the farm, `circle.json` in the founder's folder, replaced by compare-and-swap. A database without it
-has one master. What may be changed is decided here, by pure functions from one circle to the next.
+has one master. Pure functions from one circle to the next decide which changes are valid.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 PRIMARY, SECONDARY, NONE, PASS = ROLES = ("primary", "secondary", "none", "pass")
 STAR, MESH = READINGS = ("star", "mesh")
 EPOCH, EPOCH_TRANS, OWNER, NEWEST, ADD = ("epoch", "epoch_trans", "owner", "newest", "add")
-# These compare a column of a change with that of the row that is here, and promise no convergence.
+# Rules that compare a column of a change with that of the present row; they do not guarantee convergence.
 COLUMN_RULES = (OLD, MAX, MAX_DELETE_WINS, MAX_INS, MAX_DEL_WIN_INS) = (
     *("old", "max", "max_delete_wins", "max_ins", "max_del_win_ins"),
 )
-# By which all sites of a mesh write a table.
+# Rules under which all sites of a mesh write a table.
 SHARED_RULES = (NEWEST, ADD, *COLUMN_RULES)
 RULES = (EPOCH, EPOCH_TRANS, OWNER, *SHARED_RULES)
-# What decides between concurrent changes: the primary in a star, every site in a mesh.
+# Sites that decide between concurrent changes: the primary in a star, every site in a mesh.
 _RULES_OF = {STAR: (EPOCH, EPOCH_TRANS, OWNER), MESH: (OWNER, *SHARED_RULES)}
 NO_READS, SHARED_READS, EXCLUSIVE_READS = READS = ("none", "shared", "exclusive")
 # The founder's folder is that of the database.
@@ -48,12 +48,12 @@ FOUNDER = "."
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a table decides between concurrent changes.
+    """The conflict rule of a table.
 
     Attributes:
         rule: One of `RULES`.
-        site: The one site that may write the table, where the rule is `owner`.
-        reads: Which reads count: `none`, `shared` or `exclusive`.
+        site: The one site that may write the table, for the rule `owner`.
+        reads: Reads that count: `none`, `shared` or `exclusive`.
         column: The column that the rule compares, if it is one of `COLUMN_RULES`.
         add: Columns whose changes are added, with `newest`.
     """
@@ -79,8 +79,8 @@ class PastHistory:
     """A history of a site that left.
 
     Attributes:
-        heir: From where on all of it is contained that anybody has; None if nobody has any of it. Vectors leave it out
-            then.
+        heir: The position from which on all of its transactions that any site has are contained; None if no site has
+            any. Vectors then leave it out.
     """
 
     history: History
@@ -94,7 +94,7 @@ def _folder_problem(folder: str, site: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class FormerTerm:
     """A term that is over: a batch in the log of the primary ended its history.
 
     Attributes:
@@ -112,7 +112,7 @@ class Reign:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, None if nothing is."""
+        """Why it is invalid, None if it is valid."""
         return _folder_problem(self.folder, self.site)
 
 
@@ -121,9 +121,9 @@ class CircleSite:
     """One of the masters.
 
     Attributes:
-        folder: Where its log is, relative to the founder's folder: `.` or a folder in `sites/`. It is called after the
-            site, with a number at its end if a site of this name left before.
-        histories: All that it ever had, the present one last.
+        folder: Where its log is, relative to the founder's folder: `.` or a folder in `sites/`. Its name is the site's,
+            with a number at its end if a site of this name left before.
+        histories: All its histories, the present one last.
     """
 
     may_have_info: ClassVar = True
@@ -136,7 +136,7 @@ class CircleSite:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, None if nothing is."""
+        """Why it is invalid, None if it is valid."""
         return _folder_problem(self.folder, self.name)
 
     @property
@@ -154,7 +154,7 @@ class Circle:
         reading: `star`: the primary reads all sites, and all others read the primary. `mesh`: all read all others.
         ddl: The one site that may change the schema.
         past: Histories of sites that left; vectors may still name them.
-        reigns: Terms that are over, in their order.
+        former_terms: Terms that are over, in their order.
     """
 
     may_have_info: ClassVar = True
@@ -166,11 +166,11 @@ class Circle:
     sites: tuple[CircleSite, ...]
     rules: tuple[Rule, ...] = ()
     past: tuple[PastHistory, ...] = ()
-    reigns: Omitted[tuple[Reign, ...]] = ()
+    former_terms: Annotated[Omitted[tuple[FormerTerm, ...]], JsonKey("reigns")] = ()
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is anybody else."""
+        """Whether there is another site."""
         return len(self.sites) > 1
 
     @property
@@ -180,7 +180,7 @@ class Circle:
 
     @property
     def problem(self) -> str | None:
-        """How the circle contradicts itself, None if it does not."""
+        """Why the circle is inconsistent, None if it is consistent."""
         names = [site.name for site in self.sites]
         if len({name.lower() for name in names}) < len(names) or len({site.folder for site in self.sites}) < len(names):
             return "two sites have one name or one folder"
@@ -228,15 +228,15 @@ class Circle:
             return tuple(site for site in others if site.role != NONE)
         return tuple(site for site in others if site.name == self.primary)
 
-    def reigning(self, reign: Reign) -> CircleSite:
-        """Return the site whose term a reign was, as a primary to read, also if it has left."""
-        found = next((site for site in self.sites if site.folder == reign.folder), None)
+    def former_primary(self, former_term: FormerTerm) -> CircleSite:
+        """Return the site of a former term, as a primary to read, even if it has left."""
+        found = next((site for site in self.sites if site.folder == former_term.folder), None)
         past = tuple(SiteHistory(each.history, each.parent) for each in self.past)
-        return found or CircleSite(reign.site, reign.folder, NONE, past, self.sites[0].joined)
+        return found or CircleSite(former_term.site, former_term.folder, NONE, past, self.sites[0].joined)
 
     def has_ended(self, history: str) -> bool:
-        """Say whether a handover ended a history, so that nothing is published in it any more."""
-        return any(reign.history == history for reign in self.reigns)
+        """Say whether a handover ended a history, so that it gets no further batches."""
+        return any(former_term.history == history for former_term in self.former_terms)
 
     def former_histories(self, *, but: str = "") -> frozenset[str]:
         """Return the histories of sites before their present ones, except those of one site."""
@@ -250,7 +250,7 @@ class Circle:
 
 
 def with_rule(circle: Circle, rule: Rule) -> Circle:
-    """Return the circle in which a table has that rule; whether the table suits it is not looked at.
+    """Return the circle with a table's new rule, without a check of the table.
 
     Raises:
         InvalidError: There is no such rule or site.
@@ -299,7 +299,7 @@ def circle_object(database: FarmDatabase) -> VersionedObject[Circle]:
 
 
 def find_circle(database: FarmDatabase) -> Circle | None:
-    """Return the circle of a database, None if it has one master only.
+    """Return the circle of a database, None if it has only one master.
 
     Raises:
         CorruptError: The object is damaged.
@@ -309,10 +309,10 @@ def find_circle(database: FarmDatabase) -> Circle | None:
 
 
 def read_circle(database: FarmDatabase, *, to_change: bool = False) -> Circle:
-    """Return the circle of a database; `to_change`: the caller is about to change what it then follows.
+    """Return the circle of a database; `to_change`: the caller is about to change the circle.
 
     Raises:
-        InvalidError: It has one master only, or is to change, and there is no key to sign it with.
+        InvalidError: It has only one master, or the caller will change it without a key to sign it.
         CorruptError: The object is damaged.
     """
     place = circle_object(database)
@@ -324,7 +324,7 @@ def read_circle(database: FarmDatabase, *, to_change: bool = False) -> Circle:
 
 
 def change_circle(database: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
-    """Replace the circle of a database by what a function makes of it, and return it.
+    """Replace the circle of a database with the result of a function, and return it.
 
     Raises:
         InvalidError: The database has one master only.
@@ -359,7 +359,7 @@ def _present(database: FarmDatabase, circle: Circle | None) -> Circle:
 
 
 def how_to_join_anew(database: str, site: str, file: str = "") -> str:
-    """Say how a site begins anew that cannot go on; `file` is its own if the command is for this machine."""
+    """Return the command by which a site that cannot continue begins anew; `file` is its file on this machine."""
     where = "" if file else f"at site {site}: "
     return f"{where}wlc site join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
 
@@ -367,7 +367,7 @@ def how_to_join_anew(database: str, site: str, file: str = "") -> str:
 _DOCUMENT = Document(
     "circle",
     Circle,
-    hint="Restore {where} from a backup: it says which sites there are.",
+    hint="Restore {where} from a backup: it lists the sites.",
     may_be_signed=True,
 )
 encode_circle, decode_circle = _DOCUMENT.encode, _DOCUMENT.decode

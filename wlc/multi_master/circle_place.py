@@ -1,4 +1,4 @@
-"""What a master is among several sites, and where it finds their circle, which lies in the founder's folder."""
+"""A master's state as one of several sites, and the place of their circle in the founder's folder."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ Proofs = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SiteState:
-    """What a master remembers as one of several sites of its database.
+    """The stored state of a master as one of several sites of its database.
 
     Attributes:
         folder: Where its log is, relative to the founder's folder.
-        contained: Per history of others the last tick that the database contains, published here or not.
+        contained: Per history of other sites the last tick that the database contains, published here or not.
         proofs: The newest position read in each other site's log.
-        published: Those that the last published batch named.
-        own: Last published tick that was no other site's and has records, 0 before the first.
-        circle: The circle as it was last read; None as long as there is no other site.
-        floor: In a mesh, where what the site inherited when it joined begins; None where it inherited nothing.
+        published: The proofs in the last published batch.
+        own: Last published tick of an own transaction with records, 0 before the first.
+        circle: The circle as it was last read; None while there is no other site.
+        floor: In a mesh, where the history that the site inherited when it joined begins; None if it inherited none.
         led: The last term in which it has taken over as the primary, 0 if none; the founder leads the first one.
     """
 
@@ -75,13 +75,13 @@ class SiteState:
 
     @property
     def is_leading(self) -> bool:
-        """Whether it is the primary, and has judged its own transactions as such: only then it judges others."""
+        """Whether it is the primary and has judged its own transactions as such: only then it judges other sites."""
         circle = self.circle
         return circle is not None and circle.primary == self.name and circle.term in (1, self.led)
 
     @property
     def log_term(self) -> int | None:
-        """The term that its log is in: a successor that has not taken over yet is in the term before."""
+        """The term of its log: that of a successor that has not taken over yet is the term before."""
         circle = self.circle
         if circle is None:
             return None
@@ -93,16 +93,16 @@ class SiteState:
 
     def after(self, batch: Batch) -> SiteState:
         """Return what to remember once a batch is published."""
-        # As long as there is nothing of others, every tick is its own, and batches do not say so.
+        # While it has taken nothing, every tick is its own, and batches do not state it.
         own = batch.own or (batch.last if batch.vector.keys() <= {batch.history} else self.own)
         return replace(self, own=own, published=batch.taken)
 
-    def told_in(self, batch: Batch, taken: tuple[Taken, ...]) -> Batch:
-        """Say what a batch contains of the histories of other sites, as of its last transaction; not while it is alone.
+    def with_site_state(self, batch: Batch, taken: tuple[Taken, ...]) -> Batch:
+        """Add the site's vector, proofs and term after the last transaction to a batch, unless the site is alone.
 
         Args:
-            batch: What is published next.
-            taken: How far the logs of other sites are taken with it.
+            batch: The batch to publish.
+            taken: Positions in the logs of other sites that it takes.
         """
         if self.circle is None:
             return batch
@@ -112,24 +112,24 @@ class SiteState:
                 vector[origin.history] = max(vector.get(origin.history, 0), origin.tick)
             elif transaction.records:
                 own = transaction.tick
-        # Histories of sites that left go, once all of them is contained.
+        # Histories of former sites are dropped once they are contained completely.
         vector = {**normal(vector, self.circle.lineage()), batch.history: batch.last}
         taken = newest_proofs(self.published, taken)
         return replace(batch, vector=vector, own=own or None, taken=taken, term=self.log_term)
 
     def how_to_go_on(self, database: FarmDatabase, alone: str) -> str:
-        """Say what helps if another process has published this site's next batch; `alone` would help a master."""
+        """Return the hint if another process has published this site's next batch; `alone` is for a single master."""
         url = founder_of(database, self).url
         if self.name != self.known_circle.primary:
             return how_to_join_anew(url, self.name, "SOURCE")
         return f"let the other sites leave, wlc site leave {shlex.quote(url)} SITE; {alone}; then they join again"
 
     def having_taken(self, contained: Mapping[str, int], proof: Taken | None) -> SiteState:
-        """Return what to remember once a part of another site's log is taken."""
+        """Return the state after taking a part of another site's log."""
         return replace(self, contained=dict(contained), proofs=newest_proofs(self.proofs, (proof,) if proof else ()))
 
     def encoded(self) -> str:
-        """Write it as text."""
+        """Encode it as text."""
         return json.dumps(record_of(SiteState).write(self))
 
 
@@ -140,7 +140,7 @@ def newest_proofs(before: tuple[Taken, ...], later: tuple[Taken, ...]) -> tuple[
 
 
 def decode_site(text: str) -> SiteState:
-    """Read what `SiteState.encoded` wrote."""
+    """Decode the text of `SiteState.encoded`."""
     return record_of(SiteState).read(DECODER.decode(text))
 
 
@@ -167,20 +167,20 @@ def site_database(founder: FarmDatabase, folder: str) -> FarmDatabase:
 
 
 def without_site_that_lies(database: str, site: str) -> str:
-    """Say how others go on without a site whose log cannot be believed, given the URL of any site's folder."""
+    """Return the hint for continuing without a site whose log is not trusted, given the URL of any site's folder."""
     return f"to go on without this site: wlc site leave {shlex.quote(database)} {site} --force"
 
 
 def is_member(site: SiteState, circle: Circle) -> bool:
-    """Say whether a site is one of a circle; another one may have its name since it left."""
+    """Say whether a site is a member of a circle; after it left, another site may have its name."""
     return (site.name, site.folder) in [(each.name, each.folder) for each in circle.sites]
 
 
 def with_circle(site: SiteState, database: FarmDatabase) -> SiteState:
-    """Return what a site remembers, with the circle as it is now; nothing changes while it is alone.
+    """Return a site's state with the present circle; nothing changes while it is alone.
 
     Raises:
-        FencedError: The site is not one of the circle any more.
+        FencedError: The site has left the circle.
     """
     circle = read_circle(founder_of(database, site))
     if not is_member(site, circle):

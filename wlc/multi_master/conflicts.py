@@ -1,6 +1,6 @@
-"""Rules that decide between concurrent changes, and what was rejected by them.
+"""Rules that decide between concurrent changes, and the rows that they rejected.
 
-The tables that a database has published, and why the rows of one cannot be decided each by itself.
+Published tables, and constraints that prevent deciding row by row.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def constraint_beside_key(tables: SchemaFold, table: FoldedTable) -> str | None:
-    """Return a constraint that could not be kept if each row were decided by itself, None without one."""
+    """Return a constraint that row-by-row decisions could violate, None without one."""
     if any(isinstance(found, Unique) for found in table.constraints):
         return "a UNIQUE constraint"
     if any(isinstance(found, Reference) for found in table.constraints) or any(tables.references_to(table.name)):
@@ -70,7 +70,7 @@ def has_check(table: FoldedTable) -> bool:
 
 
 def published_tables(database: FarmDatabase) -> SchemaFold:
-    """Return the tables of a database, as far as they are published.
+    """Return the published tables of a database.
 
     Raises:
         CorruptError: A log file or a snapshot contradicts itself.
@@ -104,7 +104,7 @@ def set_rule(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
-    """Say how a table decides between concurrent changes, and return the circle. Sites follow it from their next take.
+    """Set a table's conflict rule, and return the circle. Sites apply it from their next take.
 
     Args:
         db: Name or URL of the database, or the file of one of its sites.
@@ -113,8 +113,8 @@ def set_rule(
             without a primary key, or one that compares a column: `max`, `max_delete_wins`, `max_ins`,
             `max_del_win_ins`, `old`; `none` for no rule.
         site: The one site that may write the table, with `owner`.
-        reads: With `epoch_trans`, which reads of the table count in conflicts: `exclusive` for those of queries with
-            FOR UPDATE or FOR SHARE, `shared` also for those of all others in transactions that write, or `none`.
+        reads: With `epoch_trans`, the reads that count in conflicts: `exclusive` for queries with FOR UPDATE or FOR
+            SHARE, `shared` also for all other queries in transactions that write, or `none`.
         column: The column that a rule compares; a whole number, not part of the primary key.
         add: With `newest`, columns whose changes are added; whole numbers or DECIMAL that are NOT NULL. Rows of the
             table cannot be deleted then.
@@ -124,7 +124,8 @@ def set_rule(
     Raises:
         InvalidError: There is no such rule, table, column or site, or the table has no primary key and the rule needs
             one, or the rule tracks no reads.
-        UnsupportedError: All sites of a mesh are to write the table, and it has a UNIQUE or FOREIGN KEY constraint.
+        UnsupportedError: The rule lets all sites of a mesh write the table, and it has a UNIQUE or FOREIGN KEY
+            constraint.
     """
     founder = founder_of_database(db, farm, storage_options)
     # Hints can be typed as they stand.
@@ -166,7 +167,7 @@ def rules(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules by which tables decide between concurrent changes, ordered by table.
+    """Return the conflict rules of tables, ordered by table.
 
     Args:
         db: Name or URL of the database, or the file of one of its sites.
@@ -188,15 +189,15 @@ def rules(
 
 
 def _publish_what_waits(db: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> None:
-    """Publish what waits in the file of a site, so that its tables are judged as they are."""
+    """Publish the pending transactions of a site's file, so that the rule is checked against its present tables."""
     if adapters.is_source(db):
-        # Another process that has the file open publishes what waits, and meets the rule then.
+        # Another process that has the file open publishes them, and then checks the rule.
         with suppress(UnavailableError), opened_master(db, storage_options) as (source, database), source.publishing():
             publish(source, database)
 
 
 def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) -> None:
-    """Refuse a table without a primary key that the rule needs, or with one that it does not go by."""
+    """Refuse a table without the primary key that the rule needs, or with one that the rule does not use."""
     if rule == ADD and layout.primary_key:
         raise InvalidError(
             f"{name} has a primary key: rule {ADD} is for tables without one, whose rows are only added up",
@@ -212,22 +213,22 @@ def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) 
 
 
 def _refuse_constraints(db: str, rule: Rule, table: FoldedTable, problem: str | None, circle: Circle) -> None:
-    """Refuse a table of a mesh with a constraint that each site keeps and all sites together do not."""
+    """Refuse a table of a mesh with a constraint that each site satisfies but their merged changes may violate."""
     name = table.name
     if problem is not None:
         raise UnsupportedError(
-            f"{name} has {problem}: rule {rule.rule} decides each row by itself, after which it could be broken",
+            f"{name} has {problem}: rule {rule.rule} decides row by row, which could violate it",
             hint=f"let one site write the table: wlc site rule {db} {name} owner --site {circle.primary}",
         )
     if rule.add and has_check(table):
         raise UnsupportedError(
-            f"{name} has a CHECK constraint, which a sum of the changes of several sites could break",
+            f"{name} has a CHECK constraint, which the sum of several sites' changes could violate",
             hint=f"wlc site rule {db} {name} {NEWEST}, without --add, keeps it",
         )
 
 
 def _refuse_call(db: str, table: str, rule: str, site: str, reads: str) -> None:
-    """Refuse what no database can follow."""
+    """Refuse invalid combinations of arguments."""
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
     if (rule == OWNER) != bool(site):
@@ -246,7 +247,7 @@ def _refuse_call(db: str, table: str, rule: str, site: str, reads: str) -> None:
 
 
 def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[str]) -> None:
-    """Refuse columns that the rule does not go by."""
+    """Refuse columns that the rule does not use."""
     if column and rule not in COLUMN_RULES:
         raise InvalidError(
             f"rule {rule} compares no column: {', '.join(COLUMN_RULES)} do",
@@ -260,7 +261,7 @@ def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[s
 
 
 def _table(primary: FarmDatabase, table: str) -> tuple[SchemaFold, FoldedTable, Layout]:
-    """Find a table in what the primary has published; if several have the name, the one that changed last."""
+    """Find a table among the primary's published ones; of several with the name, the last changed one."""
     tables = published_tables(primary)
     found = [
         (each, each.layout) for each in tables.tables.values() if each.layout is not None and is_meant(each.name, table)
@@ -282,18 +283,18 @@ def exceptions(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[RejectedRow]:
-    """Return the rows that a site rejected of others, and those that the primary rejected of the site, oldest first.
+    """Return the rows of other sites that a site rejected, and its own rows that the primary rejected, oldest first.
 
     Args:
-        db: Path of the site's database. If another process has it open, and for a name or URL, the farm answers: with
-            what primaries rejected, as far back as their logs are kept, and without what was resubmitted.
+        db: Path of the site's database. If another process has it open, and for a name or URL, the result is from the
+            farm: rejections of primaries, as far back as their logs are kept, without resubmitted rows.
         table: Only this table, as in `orders` or `main.orders`.
-        since: Only what was rejected at this time or later.
+        since: Only rejections at this time or later.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The primary has published no such table, or only the farm was asked and has no sites there.
+        InvalidError: The primary has published no such table, or the result is from a farm without sites.
     """
     time = None if since is None else parse_time(since)
 
@@ -306,7 +307,7 @@ def exceptions(
 
     def ask_farm() -> list[RejectedRow]:
         founder, circle, site = _place_of(db, farm, storage_options)
-        rows = _of_table(_told_in_farm(founder, circle, site, time), table)
+        rows = _of_table(_rejected_in_farm(founder, circle, site, time), table)
         if table is not None and not rows:
             _table(site_database(founder, circle.site(circle.primary).folder), table)
         return rows
@@ -319,7 +320,7 @@ def _of_table(rows: Iterable[RejectedRow], table: str | None) -> list[RejectedRo
 
 
 def _answered(db: str | os.PathLike[str], ask_site: Callable[[], _T], ask_farm: Callable[[], _T]) -> _T:
-    """Ask a site, or the farm if another process has the site's file open, or `db` is a name or URL."""
+    """Read a site, or the farm if another process has the site's file open, or `db` is a name or URL."""
     if not adapters.is_source(db):
         return ask_farm()
     with opened_or_held(db) as source:
@@ -333,7 +334,7 @@ def _answered(db: str | os.PathLike[str], ask_site: Callable[[], _T], ask_farm: 
 def _place_of(
     db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[FarmDatabase, Circle, str]:
-    """Return the founder's folder, the circle, and the site that is meant; "" for the whole database."""
+    """Return the founder's folder, the circle, and the named site; "" for the whole database."""
     founder = founder_of_database(db, farm, storage_options)
     circle, url = read_circle(founder), resolve(db, farm, storage_options=storage_options).url
     is_site = adapters.is_source(db) or url != founder.url
@@ -341,9 +342,9 @@ def _place_of(
     return founder, circle, next(names, "") if is_site else ""
 
 
-def _told_in_farm(founder: FarmDatabase, circle: Circle, site: str, since: datetime | None) -> list[RejectedRow]:
-    """Return what the logs of primaries say that they rejected, by or of a site; of all sites for ""."""
-    names = {circle.primary, *(reign.site for reign in circle.reigns)} & {each.name for each in circle.sites}
+def _rejected_in_farm(founder: FarmDatabase, circle: Circle, site: str, since: datetime | None) -> list[RejectedRow]:
+    """Return rejected rows from the logs of primaries, rejected by or of a site; of all sites for ""."""
+    names = {circle.primary, *(each.site for each in circle.former_terms)} & {each.name for each in circle.sites}
     found: list[RejectedRow] = []
     for name in sorted(names):
         log = site_database(founder, circle.site(name).folder)
@@ -351,12 +352,12 @@ def _told_in_farm(founder: FarmDatabase, circle: Circle, site: str, since: datet
             batch = log.read_batch(number)[0]
             if since is not None and batch.clock is not None and batch.clock < since:
                 break
-            found += _told_in(batch, name, circle)
+            found += _rejected_in(batch, name, circle)
     chosen = (row for row in found if site in ("", row.site, row.source) and (since is None or row.detected >= since))
     return sorted(chosen, key=lambda row: (row.detected, row.source, row.source_tick, row.count))
 
 
-def _told_in(batch: Batch, site: str, circle: Circle) -> Iterator[RejectedRow]:
+def _rejected_in(batch: Batch, site: str, circle: Circle) -> Iterator[RejectedRow]:
     for transaction in batch.transactions:
         for row in transaction.records:
             if isinstance(row, RowRejected) and transaction.committed is not None:
@@ -368,9 +369,9 @@ def _told_in(batch: Batch, site: str, circle: Circle) -> Iterator[RejectedRow]:
 
 
 def _refuse_unknown(source: Source, database: FarmDatabase, table: str) -> None:
-    """Refuse the name of a table of which nothing was rejected because there is none."""
+    """Refuse the name of a table that does not exist."""
     site = source.require_state().site
-    # The farm is not needed to say that nothing was rejected.
+    # An empty result does not need the farm.
     with suppress(UnavailableError):
         founder = founder_of(database, site) if site is not None else database
         if site is not None and (circle := site.circle or find_circle(founder)) is not None:
@@ -380,9 +381,9 @@ def _refuse_unknown(source: Source, database: FarmDatabase, table: str) -> None:
 def resubmit(
     source: str | os.PathLike[str], exception: str, *, storage_options: Mapping[str, Any] | None = None
 ) -> int:
-    """Write a rejected row again, or all rejected rows of a transaction, as a new transaction of this site.
+    """Resubmit a rejected row, or all rejected rows of a transaction, as a new transaction of this site.
 
-    Of an updated row the columns are written that the rejected transaction changed.
+    An updated row gets the columns that the rejected transaction changed.
 
     Args:
         source: Path of the site's database.
@@ -390,11 +391,11 @@ def resubmit(
         storage_options: Options of the farm's file system.
 
     Returns:
-        How many rows were written.
+        Number of rows written.
 
     Raises:
-        InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are not
-            those that were there then. Write what they should be now.
+        InvalidError: No such row was rejected, it was resubmitted before, or the present rows differ from those at the
+            rejection. Write the intended values instead.
     """
     site, *numbers = exception.split(":")
     if not 1 <= len(numbers) <= 2 or not all(number.isascii() and number.isdigit() for number in numbers):
@@ -421,11 +422,11 @@ def conflicts(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[ConflictCounter]:
-    """Return the counters of what a site rejected, ordered by site, rule and name.
+    """Return a site's counters of rejections, ordered by site, rule and name.
 
     Args:
-        db: Path of the site's database. If another process has it open, and for a name or URL, the farm answers, as of
-            the site's last take; a name means the primary.
+        db: Path of the site's database. If another process has it open, and for a name or URL, the result is from the
+            farm, as of the site's last take; a name means the primary.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
     """
@@ -441,7 +442,7 @@ def conflicts(
             for replica in known_replicas(site_database(founder, other.folder))[0]:
                 if replica.kind == SITE and replica.id == (site or circle.primary):
                     counted |= replica.counters
-        # The reader of the farm checks that these are texts and numbers.
+        # The decoder of the farm's registrations has checked that these are texts and numbers.
         split = [(name.split(" "), value) for name, value in sorted(counted.items()) if name.count(" ") == 2]
         return [ConflictCounter(*(site, rule, name), value) for (site, rule, name), value in split]
 

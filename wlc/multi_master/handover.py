@@ -1,16 +1,17 @@
-"""Every change of who publishes: a batch in the former publisher's own log ends what it can publish.
+"""Handover: a batch in the former publisher's own log fences it.
 
-A new master of a log (`wlc.masters.claim`) creates the next batch of the former history, and goes on behind it. That of
-a derived database (`wlr.replay.derivation.publishing`) begins its own history with that number. A primary's successor:
+A new master of a log (`wlc.masters.claim`) creates the next batch of the former history, and continues after it. The
+publisher of a derived database (`wlr.replay.derivation.publishing`) begins its own history with that number. A
+primary's successor:
 
     1. batch n+1 of the primary's log is created: one transaction without records, and in its footer the successor and
        the next term
     2. circle.json is replaced: the successor is the primary, and the former one a secondary
 
-The first step decides. Whoever publishes creates batches exclusively, in the order of their numbers, so the primary
-either came first with an ordinary batch, and the handover takes the next number, or it finds its history ended. The
-second step only follows: whoever meets the batch does it again if somebody died in between. No clock is asked, nobody
-waits for a lease to expire, and a primary that was halted for an hour can publish nothing more under its old history.
+The first step decides. Publishers create batches exclusively, in the order of their numbers, so the primary either came
+first with an ordinary batch, and the handover takes the next number, or it finds its history ended. The second step
+only follows: a site that reads the batch repeats it after a crash in between. No clock and no lease is involved, and a
+primary that was suspended for an hour can publish nothing more under its old history.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import CIRCLE
 from wlc.farm.vectors import expanded
 from wlc.masters.fence import advance_config
-from wlc.multi_master.circle import PRIMARY, Reign, change_circle, naming, read_circle
+from wlc.multi_master.circle import PRIMARY, FormerTerm, change_circle, naming, read_circle
 from wlc.multi_master.circle_place import site_database
 from wlc.multi_master.membership import refuse_role, with_primary, with_successor_of_none
 
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 
 
 def hand_over(founder: FarmDatabase, to: str) -> Circle:
-    """Make another site the primary, and return the circle. Dying in between is harmless: call it again.
+    """Make another site the primary, and return the circle. A crash in between is harmless: call it again.
 
     Args:
         founder: The founder's folder.
-        to: The successor. It takes over with its next take, and nothing is judged until then.
+        to: The successor. It takes over with its next take; nothing is judged before.
 
     Raises:
         InvalidError: There is no such site, its role is pass, or a third site has become the primary meanwhile.
-        FencedError: The log of the primary lacks what another site has taken of it.
+        FencedError: The log of the primary lacks ticks that another site has taken.
         UnavailableError: The outcome is unknown. Call it again.
     """
     circle = read_circle(founder, to_change=True)
@@ -65,14 +66,14 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
 
 
 def succeed_oneself(founder: FarmDatabase, site: str) -> Circle:
-    """End the history of a primary that goes on behind an earlier tick of it, and return the circle.
+    """End the history of a primary that continues from an earlier tick of it, and return the circle.
 
-    It is its own successor: what it has committed since that tick is judged like what another site has, and all others
-    go on by the history that ended. Dying in between is harmless: call it again.
+    It is its own successor: its commits since that tick are judged like another site's, and all other sites continue by
+    the ended history. A crash in between is harmless: call it again.
 
     Args:
         founder: The founder's folder.
-        site: The primary. If another one has become that meanwhile, nothing changes.
+        site: The primary. Nothing changes if another site has become the primary meanwhile.
     """
     circle = read_circle(founder, to_change=True)
     while circle.primary == site and not circle.has_ended(circle.site(site).history):
@@ -86,7 +87,7 @@ def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
     log = site_database(founder, primary.folder)
     newest = read_newest(log)
     if newest is not None and (newest[0].term or 0) > circle.term:
-        # Somebody has died before the circle followed, or it has changed since it was read.
+        # Another process crashed before the circle followed, or the circle has changed since it was read.
         return _present(founder, log, newest[0], circle)
     if circle.has_ended(primary.history):
         return change_circle(founder, lambda present: with_successor_of_none(present, circle, to))
@@ -113,7 +114,7 @@ def _refuse_rolled_back(founder: FarmDatabase, circle: Circle, batch: Batch) -> 
     primary = circle.primary
     for other in circle.sites:
         newest = None
-        # Who takes from a site whose log is damaged reports that.
+        # Taking from a site with a damaged log reports the damage.
         with suppress(CorruptError):
             newest = read_newest(site_database(founder, other.folder)) if other.name != primary else None
         seen = expanded(newest[0].vector, circle.lineage()).get(batch.history, 0) if newest else 0
@@ -127,7 +128,7 @@ def _refuse_rolled_back(founder: FarmDatabase, circle: Circle, batch: Batch) -> 
 
 
 def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Circle) -> Circle:
-    """Return the circle that the newest batch of a primary's log was written in, or leads to.
+    """Return the circle in which the newest batch of a primary's log was written, or to which it leads.
 
     Raises:
         CorruptError: The circle is older than the log.
@@ -143,7 +144,7 @@ def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Cir
 
 
 def note_handover(founder: FarmDatabase, log: FarmDatabase, batch: Batch) -> Circle:
-    """Let the circle follow a handover that stands in a primary's log; doing it twice changes nothing.
+    """Update the circle after a handover in a primary's log; can be repeated.
 
     Args:
         founder: The founder's folder.
@@ -164,12 +165,12 @@ def note_handover(founder: FarmDatabase, log: FarmDatabase, batch: Batch) -> Cir
         return with_primary(
             circle,
             handover,
-            Reign(primary.name, primary.folder, batch.history, batch.last, batch.number, is_effective),
+            FormerTerm(primary.name, primary.folder, batch.history, batch.last, batch.number, is_effective),
         )
 
     return change_circle(founder, follow)
 
 
 def _has_led(log: FarmDatabase, batch: Batch, term: int) -> bool:
-    """Say whether a primary had taken over before a handover: what it publishes since then is in its term."""
+    """Say whether a primary had taken over before a handover: its later batches are in its term."""
     return batch.number > 1 and (log.read_batch(batch.number - 1)[0].term or 0) >= term

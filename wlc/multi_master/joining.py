@@ -1,8 +1,8 @@
 """A replica of one site becomes another site, with a history and a folder of its own.
 
-A site that cannot go on begins anew: with a new file, history and folder, under its name.
+A site that cannot continue begins anew: with a new file, history and folder, under its name.
 
-What it had written and the primary has not taken is not thrown away: its file is set aside, and its log stays.
+Transactions that the primary has not taken are not deleted: its file is renamed, and its log stays.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def join(
     again: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
-    """Make a replica of a site another site of its database, which is written from now on.
+    """Make a replica of a site another, writable site of its database.
 
-    Dying in between is harmless: the same call goes on.
+    A crash in between is harmless: the same call continues.
 
     Args:
         source: A DuckDB replica of what `joined_from` returned, made by `wlr.replicate`, of all tables.
@@ -71,14 +71,14 @@ def join(
         site: Name of the new site.
         farm: URL of the farm; WLC_FARM if omitted.
         beat_s: Longest wait of a committed transaction, seconds; that of the primary if omitted.
-        again: The file takes the place of the site of that name, which cannot go on. See `begin_anew`.
+        again: The file replaces the site of that name, which cannot continue. See `begin_anew`.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The database has one master only, the name is taken, it is that of the primary, which cannot begin
+        InvalidError: The database has only one master, the name is taken, it is that of the primary, which cannot begin
             anew, or the file is not such a replica.
         UnsupportedError: It is no DuckDB file.
-        ExpiredError: The replica is too old: what came after it was pruned.
+        ExpiredError: The replica is too old: the log after it was pruned.
     """
     refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
@@ -113,7 +113,7 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class JoinedFrom(ForPeople):
-    """The site of which a file becomes a replica before it becomes a site itself.
+    """The site of which a file first becomes a replica, before it becomes a site itself.
 
     Attributes:
         url: Folder of the site whose rows it gets.
@@ -134,7 +134,7 @@ def joined_from(
     again: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> JoinedFrom | None:
-    """Return the site of which `join` needs a replica; None if the file has begun to be a site.
+    """Return the site of which `join` needs a replica; None if the file is already becoming a site.
 
     Args:
         source: The file that becomes a site.
@@ -146,8 +146,8 @@ def joined_from(
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The database has one master only, the name is taken, or there is no such site.
-        ExpiredError: The primary has nothing of `start` that is still in its log.
+        InvalidError: The database has only one master, the name is taken, or there is no such site.
+        ExpiredError: No tick of `start` that the primary has is still in its log.
         UnsupportedError: The source is no DuckDB file, or `start` is not the primary of a mesh.
     """
     refuse_server(source)
@@ -170,14 +170,14 @@ def joined_from(
 
 
 def _last_clock(founder: FarmDatabase, circle: Circle) -> datetime | None:
-    """Return when the primary last committed: what the new site changes is newer, even if its clock is behind."""
+    """Return when the primary last committed: changes of the new site are newer, even if its clock is behind."""
     log = site_database(founder, circle.site(circle.primary).folder)
     numbers = log.batch_numbers()
     return log.read_batch(numbers[-1])[0].clock if numbers else None
 
 
 def _last_at_primary(founder: FarmDatabase, circle: Circle, other: CircleSite) -> int:
-    """Return the last tick of a site up to which the primary has published all that the site holds.
+    """Return the last tick of a site whose whole content the primary has published.
 
     Raises:
         ExpiredError: There is none in its log.
@@ -189,26 +189,26 @@ def _last_at_primary(founder: FarmDatabase, circle: Circle, other: CircleSite) -
         if contains(held, batch.vector, circle.lineage()):
             return batch.last
     raise ExpiredError(
-        f"site {circle.primary} has taken no batch that is in the log of site {other.name}",
+        f"site {circle.primary} has taken none of the batches in the log of site {other.name}",
         hint=f"run wlc site take at {circle.primary}, then this command again; or leave out --from",
         path=log.url,
     )
 
 
 def contained_by_primary(founder: FarmDatabase, circle: Circle) -> dict[str, int]:
-    """Return what the primary has published, as a vector."""
+    """Return the primary's published vector."""
     log = site_database(founder, circle.site(circle.primary).folder)
     numbers = log.batch_numbers()
     return expanded(log.read_batch(numbers[-1])[0].vector, circle.lineage()) if numbers else {}
 
 
 def _announced(circle: Circle, site: SiteState) -> str:
-    """Return the history by which others know a site whose join was broken off; "" if they do not know it."""
+    """Return the history by which peers know a site whose join was interrupted; "" if they do not know it."""
     return next((each.history for each in circle.sites if (each.name, each.folder) == (site.name, site.folder)), "")
 
 
 def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
-    """Return a folder for a new site: none that a site has, or has had, whose log is there."""
+    """Return an unused folder for a new site: not one of a present site, nor one with a former site's log."""
     taken = {each.folder for each in circle.sites}
     for number in count(1):
         folder = site_folder(site, number)
@@ -242,7 +242,7 @@ def _warn_of_sequences(database: FarmDatabase) -> None:
 
 
 def _refuse_taken_name(founder: FarmDatabase, circle: Circle, site: str) -> None:
-    """Refuse the name of a site that there is.
+    """Refuse the name of an existing site.
 
     Raises:
         InvalidError: The name is taken.
@@ -250,14 +250,15 @@ def _refuse_taken_name(founder: FarmDatabase, circle: Circle, site: str) -> None
     if site.lower() in [each.name.lower() for each in circle.sites]:
         raise InvalidError(
             f"{circle.database} has a site {site} already",
-            hint=f"choose another name with --site; if that site cannot go on: {how_to_join_anew(founder.url, site)}",
+            hint="choose another name with --site; if that site cannot continue: "
+            f"{how_to_join_anew(founder.url, site)}",
             path=founder.url,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Announcement:
-    """How a new site becomes known to the others."""
+    """The announcement of a new site to its peers."""
 
     founder: FarmDatabase
     circle: Circle
@@ -271,7 +272,7 @@ class _Announcement:
         return str(self.source)
 
     def make(self, state: MasterState) -> SiteState:
-        """Register where it reads what the site has read, and at the site who reads it, then enter the circle."""
+        """Register the site with the sites that it reads, and its readers with it, then enter the circle."""
         for other in self.circle.sites:
             if self.circle.is_mesh or other.name == self.circle.primary:
                 proof = self.site.proof_of(other.name)
@@ -299,7 +300,7 @@ class _Announcement:
 def _held(
     source: Source, founder: FarmDatabase, circle: Circle, site: str
 ) -> tuple[Mapping[str, int], tuple[Taken, ...]]:
-    """Return what a database contains that becomes a site, and where it stands in the primary's log."""
+    """Return the vector of a database that becomes a site, and its position in the primary's log."""
     position = source.require_site().held()
     state = source.state
     if position is None:
@@ -328,10 +329,10 @@ def _held(
         )
     if not contains(contained_by_primary(founder, circle), contained, circle.lineage()):
         raise InvalidError(
-            f"site {circle.primary} has not taken all that {source} holds of site {other.name}",
+            f"site {circle.primary} has not taken all transactions of site {other.name} that {source} holds",
             hint=f"run wlc site take at {circle.primary}, then this command again",
         )
-    # From here on the primary's log is read, from where its vector says.
+    # The site then reads the primary's log, beginning at its vector.
     return contained, ()
 
 
@@ -340,7 +341,7 @@ def _how_to_join(founder: FarmDatabase, site: str) -> str:
 
 
 def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:
-    """Return the vector of a site's log at the end of the batch in which a replica stands."""
+    """Return the vector of a site's log at the end of the batch of a replica's position."""
     if position.batch == 0:
         vector = {position.history: position.tick} if position.history and position.tick else {}
         if vector and site.folder != FOUNDER:
@@ -351,7 +352,7 @@ def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple
         batch, chain = log.read_batch(position.batch)
     except (MissingError, CorruptError) as error:
         raise ExpiredError(
-            f"batch {position.batch} of site {site.name}, where the replica stands, was pruned",
+            f"batch {position.batch} of site {site.name}, the replica's position, was pruned",
             hint="remove the file and join again",
         ) from error
     if chain != position.chain:
@@ -366,14 +367,14 @@ def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class GivenUp(ForPeople):
-    """What a site gives up that begins anew: nobody takes it any more.
+    """Losses of a site that begins anew: other sites will not take these transactions.
 
     Attributes:
-        published: Transactions of its own in its log that the primary has not published as taken.
-        rows: Of these, by table.
-        unpublished: Transactions in its file that are in no log, whoever wrote them.
-        log: URL of the folder of its log, which stays as it is.
-        kept_as: The name under which its file stays; None if it is not there.
+        published: Its own transactions in its log that the primary has not taken and published.
+        rows: Their rows, by table.
+        unpublished: Transactions in its file that are in no log, its own and others.
+        log: URL of the folder of its log, which stays unchanged.
+        kept_as: The new name of its file; None if there is no file.
     """
 
     published: int
@@ -384,7 +385,7 @@ class GivenUp(ForPeople):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing gets lost."""
+        """Whether nothing is lost."""
         return not self.published and not self.unpublished
 
 
@@ -397,24 +398,24 @@ def begin_anew(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> GivenUp | None:
-    """Make room for a new file of a site that cannot go on; `joined_from` and `join` with `again` come after it.
+    """Make room for a new file of a site that cannot continue; call `joined_from` and `join` with `again` afterwards.
 
-    The site publishes no more, and its file gets another name. End its programs before. Dying in between is harmless:
-    the same call goes on.
+    The site stops publishing, and its file is renamed. End its programs before. A crash in between is harmless: the
+    same call continues.
 
     Args:
         source: The site's file, or the place of its new one.
         name: Name or URL of the database in the farm.
         site: Name of the site.
         farm: URL of the farm; WLC_FARM if omitted.
-        dry_run: Only say what gets lost.
+        dry_run: Only report the losses.
         storage_options: Options of the farm's file system.
 
     Returns:
-        What gets lost; None if the file is on its way to be the new site's.
+        The losses; None if the file is already becoming the new site's.
 
     Raises:
-        InvalidError: The site is the primary, or the file is that of something else.
+        InvalidError: The site is the primary, or the file belongs to another database.
         UnavailableError: Another process has the file open.
     """
     founder = resolve(name, farm, storage_options=storage_options)
@@ -442,10 +443,10 @@ def begin_anew(
 
 
 def _of_file(source: str | os.PathLike[str], founder: FarmDatabase, site: str) -> tuple[MasterState | None, int]:
-    """Return what a file remembers as that site, and how much of it is in no log; None if it is a replica, or absent.
+    """Return a file's state as that site, and its number of transactions in no log; None for a replica or no file.
 
     Raises:
-        InvalidError: It is a master, and not that site.
+        InvalidError: It is a master, but not that site.
     """
     if not Path(source).is_file():
         return None, 0

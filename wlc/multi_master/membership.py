@@ -1,12 +1,12 @@
-"""Who is a site of a circle: decided by pure functions from one circle to the next.
+"""Membership of a circle: pure functions from one circle to the next.
 
-What holds where every site reads all others: who may write which table, and how far clocks may be apart.
+Rules of a mesh, in which every site reads all others: the writers of each table, and the maximum difference of clocks.
 
-No site decides for the others. Of the changes of a row the newest one counts, by the time of its first commit, then by
-history and tick. All sites decide that alike, whatever they read from whom and in which order, as long as the clock of
-a site is never behind what it has taken: its own next commit is later than that.
+No site decides for the others. The newest change of a row counts, by the time of its first commit, then by history and
+tick. All sites decide alike, in any order of reading, if each site's next commit is later than all commits that it has
+taken.
 
-Roles of sites: which may follow which, and the circle after a change of primary.
+Roles of sites: valid transitions, and the circle after a change of primary.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.model import Handover, Name
-    from wlc.multi_master.circle import Reign
+    from wlc.multi_master.circle import FormerTerm
 
 
-# What was committed later than this after the reader's own clock waits: else the changes of one clock that is far ahead
-# would win for ever.
+# A transaction committed further than this ahead of the reader's clock waits: otherwise the changes of a clock far
+# ahead would always win.
 AHEAD = timedelta(minutes=5)
-# The least step of a clock.
+# The smallest step of a clock.
 STEP = timedelta(microseconds=1)
 
 
 def author_of(circle: Circle, history: str) -> str | None:
-    """Return the site that a history is of, None if it has left or is unknown."""
+    """Return the site of a history, None if the site has left or is unknown."""
     return next((site.name for site in circle.sites if history in [each.history for each in site.histories]), None)
 
 
@@ -63,7 +63,7 @@ def may_write(circle: Circle, site: str | None, table: Name) -> bool:
 
 
 def with_role(circle: Circle, name: str, role: str) -> Circle:
-    """Return the circle in which a site has another role.
+    """Return the circle with a site's new role.
 
     Raises:
         InvalidError: There is no such role or site, or the role cannot follow the present one.
@@ -84,7 +84,7 @@ def with_role(circle: Circle, name: str, role: str) -> Circle:
 
 
 def refuse_role(site: CircleSite, role: str) -> None:
-    """Refuse a role that cannot follow the one that a site has.
+    """Refuse a role that cannot follow the present one.
 
     Raises:
         InvalidError: It cannot.
@@ -96,40 +96,40 @@ def refuse_role(site: CircleSite, role: str) -> None:
         )
 
 
-def with_primary(circle: Circle, handover: Handover, reign: Reign) -> Circle:
-    """Return the circle after a handover; nothing changes if that was noted before.
+def with_primary(circle: Circle, handover: Handover, former_term: FormerTerm) -> Circle:
+    """Return the circle after a handover, unchanged if it already contains the handover.
 
     If the successor has left meanwhile, the former primary succeeds itself, in a new history.
 
     Args:
-        circle: As it is.
-        handover: What the last batch of the primary's history says.
-        reign: The term that it ends.
+        circle: The present circle.
+        handover: From the last batch of the primary's history.
+        former_term: The term that it ends.
 
     Raises:
         CorruptError: It is not the end of the present term.
     """
     if handover.term <= circle.term:
         return circle
-    if handover.term != circle.term + 1 or reign.site != circle.primary:
+    if handover.term != circle.term + 1 or former_term.site != circle.primary:
         raise CorruptError(
-            f"batch {reign.batch} of site {reign.site} begins term {handover.term} of {circle.database}, which is in"
-            f" term {circle.term} of {circle.primary}",
+            f"batch {former_term.batch} of site {former_term.site} begins term {handover.term} of {circle.database},"
+            f" which is in term {circle.term} of {circle.primary}",
             hint="wlc site list DB",
         )
     primary = handover.to if handover.to in [site.name for site in circle.sites] else circle.primary
-    return replace(_led_by(circle, primary), reigns=(*circle.reigns, reign))
+    return replace(_led_by(circle, primary), former_terms=(*circle.former_terms, former_term))
 
 
 def with_successor_of_none(circle: Circle, known: Circle, to: str) -> Circle:
-    """Return the circle in which a site succeeds a primary that has no history: its last one was ended before.
+    """Return the circle in which a site succeeds a primary without a history, whose last one has ended.
 
     Such a primary has decided nothing, and cannot before it has entered its next history into the circle. So there is
-    nothing to end, and replacing the circle settles who came first.
+    no history to end, and the compare-and-swap of the circle decides which process came first.
 
     Args:
-        circle: As it is.
-        known: As it was read; nothing changes if the primary has gone on since.
+        circle: The present circle.
+        known: The circle that was read; nothing changes if the primary has continued since.
         to: The successor.
     """
     if (circle.term, circle.primary) != (known.term, known.primary) or to not in [site.name for site in circle.sites]:
@@ -153,16 +153,16 @@ NO_HEIRS: Heirs = {}
 
 def founded(database: str, site: str, history: str, now: datetime, reading: str = STAR) -> Circle:
     """Return the circle of a database with one site."""
-    site_folder(site)  # It refuses what cannot name a site.
+    site_folder(site)  # It refuses invalid names of sites.
     founder = CircleSite(site, FOUNDER, PRIMARY, (SiteHistory(history),), now)
     return Circle(database, 1, site, reading, site, (founder,))
 
 
 def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str = "") -> Circle:
-    """Return the circle with another site, or with a site's next history; `folder` is called after it if omitted.
+    """Return the circle with another site, or with a site's next history; `folder` defaults to the site's name.
 
     Raises:
-        InvalidError: The name is taken by a site that this one did not grow from.
+        InvalidError: Another site has the name.
     """
     folder = folder or site_folder(name)
     present = next((site for site in circle.sites if site.name.lower() == name.lower()), None)
@@ -179,7 +179,7 @@ def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime, fo
 
 
 def with_site_anew(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str, heirs: Heirs) -> Circle:
-    """Return the circle in which a site has begun anew in another folder; its role, and what it owns, stay its own.
+    """Return the circle in which a site has begun anew in another folder; it keeps its role and its tables.
 
     Raises:
         InvalidError: The site is the primary.
@@ -200,16 +200,16 @@ def refuse_primary_anew(circle: Circle, name: str) -> None:
     """
     if name == circle.primary:
         raise InvalidError(
-            f"{name} is the primary of {circle.database}, by whose log all other sites go: it cannot begin anew",
+            f"{name} is the primary of {circle.database}, and all other sites depend on its log: it cannot begin anew",
             hint=_how_another_leads(circle),
         )
 
 
 def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
-    """Return the circle without a site; its histories stay known, and who contains them.
+    """Return the circle without a site; its histories stay known, with their heirs.
 
     Raises:
-        InvalidError: There is no such site, or others need it.
+        InvalidError: There is no such site, or other sites need it.
     """
     site = circle.site(name)
     if name == circle.primary:
@@ -227,10 +227,10 @@ def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
 
 
 def _how_another_leads(circle: Circle) -> str:
-    """Say what to type so that another site is the primary, after which this one can do what others can."""
+    """Return the command that makes another site the primary, so that this one can leave or begin anew."""
     other = next((each.name for each in circle.sites if each.role == SECONDARY), None)
     if circle.is_mesh or other is None:
-        return f"{circle.primary} stays the primary as long as there is no secondary; wlc site list DB"
+        return f"{circle.primary} stays the primary while there is no secondary; wlc site list DB"
     return (
         f"let another site become the primary first: wlc site role FILE {other} primary, with the file of site"
         f" {circle.primary}; or, if that is lost: wlc site role DB {other} primary --lost {circle.primary}"

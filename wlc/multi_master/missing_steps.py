@@ -1,6 +1,6 @@
-"""What one site lacks of another one's log, as steps to take.
+"""Missing steps: the part of another site's log that a site lacks, as steps to take.
 
-What a site of a mesh believes of another one's log, which holds transactions of all sites.
+Checks of a mesh on another site's log, which holds transactions of all sites.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeshLog:
-    """How one round reads the log of another site.
+    """The checks of one round on another site's log.
 
     Attributes:
-        circle: Says which site may write what.
-        site: Whose log it is.
+        circle: The circle with the tables' writers.
+        site: The site of the log.
         now: The present time.
-        published: Returns the last tick of a history that the folder of its site holds by now, None if no site of the
-            circle has or had that history.
+        published: Returns the last tick of a history in its site's folder at present, None if no site of the circle has
+            or had that history.
     """
 
     circle: Circle
@@ -50,31 +50,31 @@ class MeshLog:
     published: Callable[[str, int], int | None]
 
     def may_change_schema(self, origin: Origin) -> bool:
-        """Say whether a transaction may change the schema, whoever passed it on."""
+        """Say whether a transaction's author may change the schema."""
         return author_of(self.circle, origin.history) == self.circle.ddl
 
     def refuse_unseen(
         self, log: FarmDatabase, batch: Batch, past: Mapping[str, int], mine: Mapping[str, int], lineage: Lineage
     ) -> None:
-        """Refuse a batch that was written after something that the reader does not contain, or that claims too much.
+        """Refuse a batch whose past the reader does not contain, or whose vector is too large.
 
         Args:
             log: The other site's folder.
             batch: The batch.
-            past: What that site contained before it.
-            mine: What the reader contains.
-            lineage: What vectors leave out.
+            past: That site's vector before it.
+            mine: The reader's vector.
+            lineage: Restores histories that vectors leave out.
 
         Raises:
-            ExpiredError: The log does not say what came before; another site's may.
+            ExpiredError: The log lacks the past; another site's may have it.
             CorruptError: The batch claims to contain more than it and those before it hold.
         """
-        # A history begins with its first batch, whatever the tick.
+        # A history begins with its first batch, at any tick.
         begins = batch.number == 1 or batch.parent is not None
         needed = {history: tick for history, tick in past.items() if not (begins and history == batch.history)}
         if not contains(mine, needed, lineage):
             raise ExpiredError(
-                f"what site {self.site} contained before batch {batch.number} is neither in its log nor here",
+                f"the past of batch {batch.number} of site {self.site} is neither in its log nor here",
                 hint="run wlc site take again once the others have published; if that does not help, this site must"
                 f" begin anew: wlc site join FILE --name {shlex.quote(log.url)} --site NAME --again",
                 path=log.url,
@@ -83,13 +83,14 @@ class MeshLog:
         held = raised(past, (*origins, Origin(batch.history, batch.last)))
         if not contains(held, batch.vector, lineage):
             raise CorruptError(
-                f"{log.url}: batch {batch.number} of site {self.site} claims to contain what its log does not hold",
+                f"{log.url}: batch {batch.number} of site {self.site} claims to contain ticks that its log does not "
+                "hold",
                 hint=without_site_that_lies(log.url, self.site),
                 path=log.url,
             )
 
     def too_new(self, log: FarmDatabase, origin: Origin) -> UnavailableError | None:
-        """Return the error for a transaction that must wait until the reader's clock comes near its own, else None."""
+        """Return the error for a transaction too far ahead of the reader's clock, None for any other."""
         if origin.committed is None or origin.committed <= self.now + AHEAD:
             return None
         author = author_of(self.circle, origin.history)
@@ -103,7 +104,7 @@ class MeshLog:
         )
 
     def refuse_forbidden(self, log: FarmDatabase, origin: Origin, transaction: Transaction) -> None:
-        """Refuse what the author of a transaction cannot have written, whoever passed it on.
+        """Refuse a transaction that its stated author cannot have written.
 
         Raises:
             CorruptError: It has rows of a table that the author may not write, or the author has not published it.
@@ -111,7 +112,7 @@ class MeshLog:
         author = author_of(self.circle, origin.history)
         last = origin.tick if author == self.site else self.published(origin.history, origin.tick)
         if last is None or origin.tick > last:
-            # Its folder may have been lost or rolled back, and it may not know yet.
+            # The author's folder may have been lost or rolled back without its knowledge.
             restored = f"at site {author}: wlc flush FILE; if its folder has lost nothing, " if author else ""
             raise CorruptError(
                 f"{log.url}: tick {transaction.tick} of site {self.site} holds tick {origin.tick} of history"
@@ -123,7 +124,7 @@ class MeshLog:
             if not may_write(self.circle, author, table):
                 raise CorruptError(
                     f"{log.url}: tick {transaction.tick} of site {self.site} holds rows of {table} that site"
-                    f" {author or 'unknown'} wrote, which it may not",
+                    f" {author or 'unknown'} wrote without permission",
                     hint="if the rule of the table has just changed, run wlc site take again, or give the table the"
                     f" former rule until all sites have taken: wlc site rule {shlex.quote(log.url)} {table} newest",
                     path=log.url,
@@ -136,7 +137,7 @@ def _written(transaction: Transaction) -> set[Name]:
 
 @dataclass(slots=True)
 class Published:
-    """What each site of a circle has published, read when it is asked for; one round shares it.
+    """The last published ticks of a circle's sites, read on demand and shared by a round.
 
     Attributes:
         founder: The founder's folder.
@@ -148,9 +149,9 @@ class Published:
     _last: dict[str, int] = field(default_factory=dict)
 
     def last(self, history: str, wanted: int) -> int | None:
-        """Return the last published tick of a history, at least as of when it first reached `wanted`.
+        """Return the last published tick of a history, or a cached one that reaches `wanted`.
 
-        Nothing is known of sites that left: what they published is then as much as anybody says.
+        Sites that left have no folder to check: any stated tick is accepted.
         """
         author = author_of(self.circle, history)
         if author is None:
@@ -171,11 +172,12 @@ def _last_published(log: FarmDatabase, circle: Circle, author: str, history: str
 
 
 def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str) -> int:
-    """Return the last tick that a former history can have had.
+    """Return the last possible tick of a former history.
 
-    The next history of the site begins behind all ticks that anybody had seen, also those that a folder has lost since.
+    The next history of the site begins after all ticks that any site had seen, including ticks that a folder has lost
+    since.
     """
-    # That is where the present history stands if it has no batch yet.
+    # Position of the present history if it has no batch yet.
     last = log.config().tick
     for number in reversed(numbers):
         batch = log.read_batch(number)[0]
@@ -185,11 +187,11 @@ def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str) -> 
     return last
 
 
-# How much a step may hold, so that a round takes bounded memory however long it is.
+# Maximum size of a step, so that a round of any length needs bounded memory.
 STEP_TRANSACTIONS = 20_000
 STEP_ROWS = 2_000_000
-# Up to how much steps of several batches are joined. Each step costs a tenth of a second, however small it is; a large
-# one meets more of what users do meanwhile.
+# Maximum size of a step joined from several batches. Each step costs at least a tenth of a second; a large one
+# conflicts with more of the users' concurrent changes.
 JOINED_TRANSACTIONS = 1_000
 JOINED_ROWS = 20_000
 
@@ -200,16 +202,16 @@ class SiteLog:
 
     Attributes:
         history: The reader's own history, whose ticks it contains all.
-        contained: What the reader contains of other histories; it grows as steps are taken.
+        contained: The reader's vector of other histories; it grows as steps are taken.
         proof: The newest position that the reader has read, None before the first.
         is_primary: It is the log of the primary.
         may_change_schema: The site may publish schema changes.
-        anew: How the one of the two sites that is not the primary is made anew.
-        reread: Returns what vectors leave out by now: a batch may be newer than `lineage`.
-        term: What the primary's log must be in: before that, its site has not taken over. None for any.
+        anew: The command that rebuilds the one of the two sites that is not the primary.
+        reread: Returns the present lineage: a batch may be newer than `lineage`.
+        term: The required term of the primary's log: before it, the site has not taken over. None for any.
         stop: The last batch to read, if a handover ended the log as that of a primary; None for all.
-        ended: The batch with which the log ends as that of a primary, if one was met.
-        mesh: What holds because all sites read each other; None in a star.
+        ended: The batch that ends the log as that of a primary, if it was read.
+        mesh: The checks of a mesh; None in a star.
     """
 
     database: FarmDatabase
@@ -237,21 +239,21 @@ class SiteLog:
 
     @property
     def _without(self) -> str | None:
-        """How the others go on without the site; they cannot without the primary."""
+        """The hint for continuing without the site; sites cannot continue without the primary."""
         if self.is_primary:
             return None
         return without_site_that_lies(self.database.url, self.site.name)
 
     def steps(self) -> Iterator[SiteStep]:
-        """Yield what is missing, in the order of the log; the caller takes each step before it asks for the next.
+        """Yield the missing steps, in the order of the log; the caller takes each step before it requests the next.
 
-        Small steps of consecutive batches come as one.
+        Small steps of consecutive batches are joined.
 
         Raises:
             FencedError: The log has another past than the one that was read before.
-            ExpiredError: What is missing was pruned.
+            ExpiredError: The missing part was pruned.
             CorruptError: A log file is damaged or contradicts the one before it.
-            UnavailableError: The primary's site has not taken over yet, or is the primary no more.
+            UnavailableError: The primary's site has not taken over yet, or is no longer the primary.
         """
         held = _Held()
         try:
@@ -260,7 +262,7 @@ class SiteLog:
                     yield held.release()
                     held.add(step)
         except FarmError:
-            # What is right before that can be taken.
+            # The valid steps before the error can be taken.
             if held.parts:
                 yield held.release()
             raise
@@ -277,7 +279,7 @@ class SiteLog:
             return
         start = self._anchor(numbers[0], numbers[-1], floor)
         if start is None:
-            # Only echoes: nothing is journalled, and the position moves.
+            # Only echoes: nothing is journalled, and only the position moves.
             step = SiteStep(self.site.name, (), {}, {}, None, self.is_primary)
             yield self._closed(step, numbers[-1])
             return
@@ -289,9 +291,11 @@ class SiteLog:
         return found if self.stop is None else [number for number in found if number <= self.stop]
 
     def _has_led(self, newest: int) -> bool:
-        """Note whether a handover ends a primary's log, and say whether it is one: its site has judged itself.
+        """Record whether a handover ends a primary's log, and say whether the log is a primary's.
 
-        What it had written before that is no verdict, and others would take it for one.
+        The site of a primary's log has judged itself.
+
+        Earlier transactions are no verdicts, and other sites would take them for verdicts.
         """
         if self.term is None:
             return True
@@ -315,16 +319,16 @@ class SiteLog:
         return True
 
     def own_contained(self) -> int:
-        """Return the last tick of the reader's own history that the log contains, as far as it was read."""
+        """Return the last tick of the reader's own history in the part of the log that was read."""
         known = self._footer(self.proof.batch) if self.proof is not None and self._has(self.proof.batch) else {}
         return expanded(known, self.lineage).get(self.history, 0)
 
     def pruned(self) -> dict[str, int]:
-        """Return what was contained before the oldest batch that is kept."""
-        return self._told_before(self._numbers()[0])
+        """Return the vector before the oldest kept batch."""
+        return self._vector_before(self._numbers()[0])
 
     def readable(self) -> Mapping[str, int]:
-        """Return what the newest batch contains, which can be read from what the reader contains.
+        """Return the vector of the newest batch, if the reader can read up to it.
 
         Raises:
             FencedError: As `steps`.
@@ -351,7 +355,7 @@ class SiteLog:
         elif numbers[0] == proof.batch + 1:
             found = self._batch(numbers[0])[0].previous
         elif self.mesh is not None and contains(self.mine, self.pruned(), self.lineage):
-            # What was pruned came through other sites: the log is read as if it had never been read.
+            # The pruned part came through other sites: read the log as if for the first time.
             self.proof = None
             return
         else:
@@ -378,13 +382,13 @@ class SiteLog:
             with suppress(ExpiredError):
                 return find(before={} if first == 1 else None)
         try:
-            # What was pruned here can have come through another site.
-            return find(before=self._told_before(first))
+            # The pruned part can have come through another site.
+            return find(before=self._vector_before(first))
         except ExpiredError as error:
             raise self._expired(first) from error
 
-    def _told_before(self, number: int) -> dict[str, int]:
-        """Return the vector just before a batch, without own ticks that say nothing."""
+    def _vector_before(self, number: int) -> dict[str, int]:
+        """Return the vector just before a batch, without insignificant own ticks."""
         batch, past = self._batch(number)[0], self._past_of(number)
         if batch.own is not None and batch.own < batch.first:
             past[batch.history] = min(batch.own, past.get(batch.history, 0))
@@ -392,7 +396,7 @@ class SiteLog:
 
     def _expired(self, first: int) -> ExpiredError:
         return ExpiredError(
-            f"what is missing of site {self.site.name} was pruned: its log begins with batch {first}",
+            f"the missing part of site {self.site.name} was pruned: its log begins with batch {first}",
             hint=self.anew or None,
             path=self.database.url,
         )
@@ -428,7 +432,7 @@ class SiteLog:
                     )
                 if self.mesh is not None:
                     self.mesh.refuse_forbidden(self.database, named, transaction)
-                # The last step waits for the end of the batch: its transactions are published with the proof of it.
+                # The last step waits for the end of the batch: its transactions are published with the batch's proof.
                 if run and (is_run_alone or is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
                     yield self._step(batch, chain, run, is_alone=is_run_alone)
                     run, rows = [], 0
@@ -452,13 +456,13 @@ class SiteLog:
         if not self._has(number - 1):
             return expanded(before(batch, self.lineage), self.lineage)
         last = self._batch(number - 1)[0]
-        # A history that grew from another one has seen no more of it than its parent says.
+        # A history that grew from another one has seen it only up to its parent tick.
         if batch.parent is not None and (batch.parent.history, batch.parent.tick) != (last.history, last.last):
             return expanded(before(batch, self.lineage), self.lineage)
         return expanded(last.vector, self.lineage)
 
     def _joined_with(self) -> Mapping[str, int] | None:
-        """Return what the site contained before its first batch, None if its first snapshot is pruned."""
+        """Return the site's vector before its first batch, None if its first snapshot is pruned."""
         ticks = self.database.snapshot_ticks()
         if not ticks:
             return {}
@@ -466,7 +470,7 @@ class SiteLog:
         return manifest.vector if manifest.position.batch == 0 else None
 
     def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
-        """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""
+        """Return the log's vector when a transaction of a batch began, None if it has no tracked reads."""
         if not any(isinstance(record, RowsRead) for record in transaction.records):
             return None
         began = transaction.after or 0
@@ -486,18 +490,18 @@ class SiteLog:
         is_alone: bool = False,
         is_whole: bool = False,
     ) -> SiteStep:
-        """Build a step, and count it as contained: the caller takes it before it goes on."""
+        """Build a step, and add it to the vector: the caller takes it before it continues."""
         contained = self.contained = raised(self.contained, (each.origin for each in run))
-        # Before the end of a batch, a round that was broken off begins with it again, and skips by the vector.
+        # An interrupted round begins with the same batch again, and skips transactions by the vector.
         proof = Taken(self.site.name, batch.history, batch.last, batch.number, chain) if is_whole else self.proof
         files: Mapping[str, TableFile] = {file.file.path: file for file in batch.files}
         return SiteStep(self.site.name, tuple(run), files, contained, proof, self.is_primary, is_alone)
 
     def _closed(self, step: SiteStep, number: int) -> SiteStep:
-        """Return the last step of a batch: with it, all that the batch's footer names is contained."""
+        """Return the last step of a batch: after it, the batch's whole vector is contained."""
         footer = self._footer(number)
         if self.mesh is not None:
-            # It contains what it took, whatever the other site claims.
+            # The reader contains only what it took, regardless of the other site's claims.
             history = self._batch(number)[0].history
             footer = {history: footer[history]}
         contained = merged(self.contained, footer, self.lineage)
@@ -506,11 +510,12 @@ class SiteLog:
         return replace(step, contained=contained, proof=self.proof)
 
     def _refuse_false(self, batch: Batch, past: Mapping[str, int]) -> None:
-        """Refuse a batch whose claims are impossible, whoever wrote it.
+        """Refuse a batch with impossible claims.
 
         Raises:
-            CorruptError: It contradicts the batch before it, itself, or what only the reader can have given it.
-            FencedError: The site did not say that it has this history.
+            CorruptError: It contradicts the batch before it, itself, or the transactions that only the reader can have
+                given it.
+            FencedError: The site has not announced this history.
         """
         where = f"{self.database.url}: batch {batch.number} of site {self.site.name}"
         if batch.history not in [each.history for each in self.site.histories]:
@@ -522,7 +527,7 @@ class SiteLog:
         if not contains(batch.vector, past, self.lineage):
             raise self._lie(f"{where} contains less than the one before it")
         last = self._batch(batch.number - 1)[0] if self._has(batch.number - 1) else None
-        # A site that was alone for a while has begun a history without terms.
+        # A site that was alone temporarily has begun a history without terms.
         if last is not None and last.history == batch.history and (batch.term or 0) < (last.term or 0):
             raise self._lie(f"{where} is in term {batch.term or 0}, and the one before it in term {last.term}")
         vector, seen = expanded(batch.vector, self.lineage), dict(past)
@@ -542,7 +547,7 @@ class SiteLog:
         own |= {history for history, _ in self.lineage.ancestors(self.history)}
         others = {history: tick for history, tick in batch.vector.items() if history not in own}
         if not self.is_primary and not contains(self.mine, others, self.lineage):
-            raise self._lie(f"{where} contains what only the primary could have given it, and has not")
+            raise self._lie(f"{where} contains ticks that only the primary could have given it, but has not")
 
     def _lie(self, message: str) -> CorruptError:
         return CorruptError(message, hint=self._without, path=self.database.url)
@@ -577,24 +582,24 @@ class SiteLog:
         if number not in self._read:
             previous = self._read.get(number - 1)
             found = self.database.read_batch(number, previous[1] if previous else None)
-            # The last ones are needed again; a round may be long.
+            # The last vectors are needed again; a round may be long.
             self._read = {**dict(list(self._read.items())[-3:]), number: found}
         return self._read[number]
 
 
 @dataclass(slots=True)
 class _Held:
-    """Steps that wait for those of the next batches, to be joined with them."""
+    """Steps that wait to be joined with those of the next batches."""
 
     parts: list[SiteStep] = field(default_factory=list)
     transactions: int = 0
     rows: int = 0
 
     def add(self, step: SiteStep) -> bool:
-        """Hold a step, too, and say whether that is right; what is held comes first otherwise."""
+        """Hold a step, too, and return whether it was joined; otherwise the held steps must be yielded first."""
         transactions, rows = self.transactions + len(step.transactions), self.rows + step.rows
         if not self.transactions:
-            # Where only the position moved, the next step moves it further.
+            # A step that only moves the position is superseded by the next step.
             self.parts = [step]
         elif not step.transactions:
             self.parts[-1] = replace(self.parts[-1], contained=step.contained, proof=step.proof)
@@ -618,7 +623,7 @@ def _named(origin: Origin, transaction: Transaction) -> Origin:
 
 
 def _vectors_in(batch: Batch, past: Mapping[str, int]) -> tuple[list[int], list[dict[str, int]]]:
-    """Return the ticks at which a batch takes something from others, and the vectors before, between and after them."""
+    """Return the ticks at which a batch takes other sites' transactions, and the vectors around them."""
     ticks, vectors = [], [dict(past)]
     for each in batch.transactions:
         if each.origin is not None:

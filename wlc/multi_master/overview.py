@@ -1,4 +1,4 @@
-"""What the farm says of the sites of a database: who has published what, and who has read it."""
+"""The sites of a database in the farm: published ticks of each, and ticks that the others have read."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ class SiteStatus(ForPeople):
         folder: URL of its folder, which a replica can read.
         tick: Last published tick; `clock`: when it was committed, None before the first.
         vector: Per history the last tick contained, as of its last batch.
-        read_by: For each site that reads it the last tick read; 0 before the first.
-        contained_by: For each other site the last of this one's ticks that it has, however it came there.
-        behind: Sites that read it and lack some of it.
-        delay_s: For each site that reads it how old the oldest transaction is that it lacks; 0 if it lacks none, None
-            if that was pruned.
-        window_rows: Rows that transactions of the primary's log have that the site is not known to contain: what it
-            changes of these is in conflict. For the primary the greatest number of any site.
-        window_age_s: How old the oldest of them is.
-        is_stable: The site contains what the primary told after its last rejection; for the primary: all do.
-        seen: When it last said that it had read another site's log, None before that.
+        read_by: Last tick read, by reading site; 0 before the first.
+        contained_by: Last tick of this site that each other site has, directly or indirectly.
+        behind: Reading sites that lack some ticks.
+        delay_s: Age of the oldest missing transaction, by reading site; 0 if none is missing, None if it was pruned.
+        window_rows: Rows of the primary's log that the site is not known to contain: its changes of these are in
+            conflict. For the primary the greatest number of any site.
+        window_age_s: Age of the oldest of them.
+        is_stable: The site contains the primary's refresh after its last rejection; for the primary: all sites do.
+        seen: When it last registered a position in another site's log, None before the first.
     """
 
     site: str
@@ -81,7 +80,7 @@ def sites(
     circle = read_circle(founder)
     logs = {site.name: _PublishedLog(circle, site, site_database(founder, site.folder)) for site in circle.sites}
     now = utc_now()
-    # In a mesh no site decides, so that nothing waits for a decision.
+    # In a mesh no site decides, so no transaction waits for a decision.
     ticks = {} if circle.is_mesh else _contained_by(logs[circle.primary], logs)
     lacking = {
         name: logs[circle.primary].lacking(tick, now) for name, tick in ticks.items() if circle.site(name).role != NONE
@@ -126,7 +125,7 @@ def _contained_by(log: _PublishedLog, logs: Mapping[str, _PublishedLog]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """How far a site has read a log, and when it said so."""
+    """A site's position in a log, and when it registered it."""
 
     tick: int
     batch: int
@@ -135,7 +134,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Lacking:
-    """What a site lacks of a log: rows, age of the oldest, and whether something was refreshed in it."""
+    """The part of a log that a site lacks: rows, age of the oldest, and whether it has a refresh."""
 
     rows: int
     age_s: float
@@ -146,7 +145,7 @@ _NOTHING = _Lacking(0, 0.0, is_refreshed=False)
 
 
 class _PublishedLog:
-    """What the farm holds of one site."""
+    """One site's log in the farm."""
 
     def __init__(self, circle: Circle, site: CircleSite, place: FarmDatabase) -> None:
         self.circle, self.site, self.place = circle, site, place
@@ -165,7 +164,7 @@ class _PublishedLog:
         return self._readers.get(name, _Read(0, 0, None))
 
     def delay_s(self, reader: str, now: datetime) -> float | None:
-        """Return how old the oldest transaction is that a reader lacks."""
+        """Return the age of the oldest transaction that a reader lacks."""
         read = self.read_by(reader).batch
         if read >= self.newest:
             return 0.0
@@ -175,7 +174,7 @@ class _PublishedLog:
         return _age_s(min(times, default=now), now)
 
     def lacking(self, tick: int, now: datetime) -> _Lacking:
-        """Return what the log holds behind a tick of its own, as far as it was not pruned."""
+        """Return the unpruned part of the log after a tick."""
         rows, oldest, is_refreshed = 0, now, False
         for number in reversed(self.numbers):
             batch = self._batch(number)
@@ -196,7 +195,7 @@ class _PublishedLog:
 
 
 def _rows(record: Record) -> int:
-    """Return how many rows a record is about; one that was updated has two images."""
+    """Return the number of rows in a record; an updated row has two images."""
     if isinstance(record, Change):
         return max(record.added, record.removed)
     if isinstance(record, Clear):

@@ -1,13 +1,13 @@
-"""A site that was restored from a backup goes back into step with its own log and with the other sites.
+"""A site that was restored from a backup reconciles with its own log and with the other sites.
 
-Before it publishes for the first time, a process compares what the database remembers with the newest batch of its own
-log, and with what other logs contain of it:
+Before a process first publishes, it compares the database's state with the newest batch of its own log, and with the
+ticks of it in other logs:
 
     nothing is missing                      it goes on
     its log goes on, and it has committed   it takes its own past back, and commits wait meanwhile
     nothing else since
     it has committed something else         a new history begins, which grew from the last common tick; what was
-                                            published before comes back from the primary like anybody's transactions
+                                            published before comes back from the primary like other transactions
     others contain ticks that its log       the same: its folder was lost or rolled back, too
     does not have
     its log lacks what it has published     a new history begins where it stands if others contain all of that
@@ -18,7 +18,7 @@ log, and with what other logs contain of it:
     site has begun a later history, or what
     it has to take back was pruned
 
-No tick is used twice: a new history goes on behind every tick that anybody has seen.
+No tick is used twice: a new history begins after every tick that any site has seen.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("wlc")
 
 
-def settle_past(source: Source, database: FarmDatabase) -> None:
-    """Bring a site back into step with its own log; called before it publishes for the first time.
+def reconcile_log(source: Source, database: FarmDatabase) -> None:
+    """Reconcile a site with its own log; called before a process first publishes.
 
-    Dying in between is harmless: the next call goes on.
+    A crash in between is harmless: the next call continues.
 
     Args:
         source: A master; the caller is `publishing`.
         database: Its place in the farm.
 
     Raises:
-        FencedError: The log is of another past, or the file from before the site's present history; or the primary has
-            committed something since it was restored that nobody can judge.
+        FencedError: The log is of another past, or the file is from before the site's present history; or the primary
+            has committed transactions since its restore that no site can judge.
         UnavailableError: The farm cannot be reached. Try again.
     """
     state = source.require_state()
@@ -75,14 +75,14 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
         return
     circle = find_circle(founder_of(database, state.member))
     if circle is None and state.circle is not None:
-        # The farm is not there, or lost it.
+        # The farm is missing, or has lost the database.
         return
     if circle is None or not circle.is_shared or not is_member(state.member, circle):
         source.require_site().has_settled_past = True
         return
     _refuse_earlier(source, database, circle)
     _finish_history(source, database, circle)
-    # In this order: a handover that comes in between stands in the own log before anybody contains it.
+    # In this order: a handover in between is in the own log before any other site contains it.
     known = _known_elsewhere(source, database, circle)
     lacking = _lacking(source, database, circle)
     try:
@@ -93,9 +93,11 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     else:
         shown = "" if lacking is None else f"{database.url} was lost or rolled back"
         if known > source.require_state().tick:
-            shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
+            shown = f"{source} was restored from a backup, and other sites have taken ticks that its log lacks"
         if shown:
-            warnings.warn(f"{shown}; a new history begins, and others give back what is missing", stacklevel=2)
+            warnings.warn(
+                f"{shown}; a new history begins, and other sites return the missing transactions", stacklevel=2
+            )
             _begin_history(source, database, circle, lacking)
     if rows:
         warnings.warn(
@@ -105,7 +107,7 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
 
 
 def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Note that a site is in step with its log, whose present history gets the snapshot with which it begins."""
+    """Record that a site agrees with its log, and take the first snapshot of its present history."""
     if source.require_state().fence is not None:
         source.remember(replace(source.require_state(), fence=None))
     source.require_site().has_settled_past = True
@@ -114,9 +116,9 @@ def _go_on(source: Source, database: FarmDatabase, circle: Circle) -> None:
 
 
 def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | None:
-    """Return the last tick that others contain of a site whose folder lacks published ticks; None if it lacks none.
+    """Return the last tick that other sites contain of a site whose folder lacks published ticks, None if it has all.
 
-    A folder that was rolled back may hold another batch under a lost number: one that ends the history.
+    A rolled-back folder may hold another batch under a lost number: one that ends the history.
 
     Raises:
         FencedError: Another site cannot get what the folder lacks.
@@ -129,18 +131,18 @@ def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | No
         return None
     is_primary = state.member.name == circle.primary
     elsewhere = _ticks_elsewhere(source, database, circle)
-    # Sites give each other what they took. Secondaries of a star get all of it from the primary alone.
+    # Sites of a mesh pass on taken transactions. Secondaries of a star get all of them from the primary alone.
     is_only_way = is_primary and not circle.is_mesh
     needed, known = (state.tick, min(elsewhere)) if is_only_way else (state.member.own, max(elsewhere, default=0))
     if known >= needed:
         return min(state.tick, known)
     file, founder = shlex.quote(str(source)), founder_of(database, state.member)
     again = how_to_join_anew(founder.url, state.member.name, file)
-    hint = f"{again}, after which the former file alone has what the folder lost"
+    hint = f"{again}, after which only the former file has the lost transactions"
     if is_primary:
         hint = (
-            f"copy {file} aside, restore a backup that is no newer than the folder, and run wlc flush {file}; then"
-            " write again what only the copy holds"
+            f"copy {file} aside, restore a backup that is no newer than the folder, and run wlc flush {file}; then "
+            "write the rows that only the copy holds again"
         )
     raise FencedError(
         f"{database.url} was lost or rolled back: it lacks ticks up to {needed} that {source} has published,"
@@ -151,9 +153,9 @@ def _lacking(source: Source, database: FarmDatabase, circle: Circle) -> int | No
 
 
 def _has_start(source: Source, database: FarmDatabase, circle: Circle) -> bool:
-    """Say whether the farm has a snapshot of the present history; who began it may have died before he took one.
+    """Say whether the farm has a snapshot of the present history; a crash may have prevented it.
 
-    Nobody gets from an earlier history to this one without.
+    Replicas of an earlier history need it to continue.
     """
     state = source.require_state()
     if len(circle.site(state.member.name).histories) < 2:
@@ -163,21 +165,21 @@ def _has_start(source: Source, database: FarmDatabase, circle: Circle) -> bool:
 
 
 def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: DivergedError) -> None:
-    """Begin a history with what was committed since the database was restored, besides what its log holds."""
+    """Begin a history with the commits since the restore, which differ from the log."""
     site = source.require_state().member
     comes = "comes back"
     if circle.primary == site.name:
         _refuse_unjudgeable(source, error)
         if not circle.is_mesh:
             circle = succeed_oneself(founder_of(database, site), site.name)
-            comes += f" with wlc site take {shlex.quote(str(source))}, which judges what it has committed since"
+            comes += f" with wlc site take {shlex.quote(str(source))}, which judges its later commits"
     warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
     source.require_site().pass_sequences(_given_out(source, database))
     _begin_history(source, database, circle)
 
 
 def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Refuse a file from before the present history of its site: it cannot tell what it has committed since.
+    """Refuse a file from before the present history of its site: it does not know which commits it made since.
 
     Raises:
         FencedError: It is one.
@@ -189,7 +191,7 @@ def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> N
 
 
 def _left_behind(source: Source, database: FarmDatabase, circle: Circle, why: str) -> FencedError:
-    """Build the error for a backup that cannot go on as its site."""
+    """Build the error for a backup that cannot continue as its site."""
     site = source.require_state().member
     founder = founder_of(database, site)
     hint = how_to_join_anew(founder.url, site.name, shlex.quote(str(source)))
@@ -201,22 +203,22 @@ def _left_behind(source: Source, database: FarmDatabase, circle: Circle, why: st
 
 
 def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
-    """Refuse a restored primary that has committed what no site but the primary may write.
+    """Refuse a restored primary with commits that only a primary may make.
 
     Raises:
-        FencedError: It has.
+        FencedError: It has such commits.
     """
     if (what := source.require_site().what_only_a_primary_writes()) is not None:
         raise FencedError(
-            f"{error.message}, and cannot judge that as it judges another site: it {what}",
-            hint="all other sites go by its log: copy the file aside, restore the backup again and run wlc flush,"
-            " which takes the log back; then write again what only the copy holds",
+            f"{error.message}, and cannot judge them as another site's: it {what}",
+            hint="all other sites depend on its log: copy the file aside, restore the backup again and run wlc flush,"
+            " which takes the log back; then write the rows that only the copy holds again",
             path=error.path,
         ) from error
 
 
 def _take_back(source: Source, database: FarmDatabase, circle: Circle) -> int:
-    """Take what the own log holds and the database does not; nobody commits before all of it is there."""
+    """Take the part of the own log that the database lacks; commits wait until all of it is taken."""
     rows = 0
     with source.without_commits():
         while (found := _next_own(source, database, circle)) is not None:
@@ -229,7 +231,7 @@ def _take_back(source: Source, database: FarmDatabase, circle: Circle) -> int:
 
 
 def _next_own(source: Source, database: FarmDatabase, circle: Circle) -> tuple[Batch, str] | None:
-    """Return the batch of the own log after the last one that the database remembers, and its hash.
+    """Return the batch of the own log after the last one in the database's state, and its hash.
 
     Raises:
         FencedError: It was pruned, or is of another past.
@@ -248,13 +250,13 @@ def _next_own(source: Source, database: FarmDatabase, circle: Circle) -> tuple[B
 
 
 def _given_out(source: Source, database: FarmDatabase) -> dict[Name, int]:
-    """Return the last values of sequences in the part of the own log that does not come back from it."""
+    """Return the last values of sequences in the part of the own log that is not taken back."""
     given: dict[Name, int] = {}
     for number in database.batch_numbers(after=source.require_state().batch):
         try:
             batch, _ = database.read_batch(number, is_own=True)
         except CorruptError as error:
-            _log.warning("sequences of %s do not go on behind those in its log: %s", source, error)
+            _log.warning("sequences of %s were not advanced past those in its log: %s", source, error)
             break
         records = (record for each in batch.transactions for record in each.records)
         given.update({each.sequence: each.value for each in records if isinstance(each, SequencePosition)})
@@ -262,7 +264,7 @@ def _given_out(source: Source, database: FarmDatabase) -> dict[Name, int]:
 
 
 def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Bring a copy of a site into step with its own log as `settle_past` does, without a change of the farm.
+    """Reconcile a copy of a site with its own log as `reconcile_log` does, without a change of the farm.
 
     Raises:
         FencedError: As there.
@@ -277,25 +279,26 @@ def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
         try:
             copy.require_site().take_back(batch, chain, database.fetch)
         except DivergedError as error:
-            raise _begins(copy, "it has committed something since it was restored from a backup") from error
+            raise _begins(copy, "it has committed transactions since it was restored from a backup") from error
     if known > copy.require_state().tick:
-        raise _begins(copy, "other sites have taken more of it than its log holds")
+        raise _begins(copy, "other sites have taken ticks that its log lacks")
 
 
 def _begins(source: Source, why: str) -> InvalidError:
     file = shlex.quote(str(source))
     return InvalidError(
-        f"{source} begins a new history when it publishes next, since {why}: a dry run does not show what follows",
+        f"{source} begins a new history when it publishes next, since {why}: a dry run cannot show the result",
         hint=f"wlc flush {file} begins it; then wlc site take {file} --dry-run",
         path=str(source),
     )
 
 
 def step_down(source: Source, database: FarmDatabase, batch: Batch, chain: str) -> None:
-    """Go on as a secondary after a handover: a new history begins behind it, with what waits to be published.
+    """Continue as a secondary after a handover: begin a new history with the pending transactions.
 
-    Others judge that then. What had been taken and judged here and is not published is undone: the successor takes and
-    judges it again.
+    The successor judges them.
+
+    Unpublished transactions that were taken and judged here are undone: the successor takes and judges them again.
 
     Args:
         source: The former primary, which has published everything before the handover; the caller is `publishing`.
@@ -329,7 +332,7 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
 
 
 def _ticks_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> list[int]:
-    """Return the last ticks of the own history that the logs of sites contain which this one meets."""
+    """Return the last ticks of the own history in the logs of the sites that this one reads or serves."""
     state = source.require_state()
     founder = founder_of(database, state.member)
     known = []
@@ -340,20 +343,20 @@ def _ticks_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
                 newest = read_newest(site_database(founder, other.folder))
                 known.append(expanded(newest[0].vector, circle.lineage()).get(state.history, 0) if newest else 0)
             except CorruptError as error:
-                # Whoever takes from that site reports it; it must not keep this one from publishing.
+                # Taking from that site reports the error; it must not prevent this site from publishing.
                 _log.warning("%s was not compared with site %s: %s", source, other.name, error)
                 known.append(0)
     return known
 
 
 def _begin_history(source: Source, database: FarmDatabase, circle: Circle, reached: int | None = None) -> None:
-    """Begin a history that grew from the last tick that the database holds, behind all that anybody has seen.
+    """Begin a history that grew from the database's last tick, after all ticks that any site has seen.
 
     Args:
         source: A site.
         database: Its place in the farm.
-        circle: As it is in the farm.
-        reached: The last tick that others must contain, if not all; those behind it were taken from other sites.
+        circle: The farm's present circle.
+        reached: The last tick that other sites must contain, if not all; later ticks were taken from other sites.
     """
     state = source.require_state()
     reached = state.tick if reached is None else reached
@@ -372,20 +375,20 @@ def _begin_history(source: Source, database: FarmDatabase, circle: Circle, reach
 def _start_behind(
     source: Source, database: FarmDatabase, circle: Circle, state: MasterState, newest: tuple[Batch, str] | None
 ) -> Circle:
-    """Let a history begin in the database, behind the newest batch of its log; returns the circle.
+    """Begin a history in the database, after the newest batch of its log; return the circle.
 
     Args:
         source: A site.
         database: Its place in the farm.
-        circle: As it was read.
-        state: What to remember; its tick is the last one of the former history that any site has seen.
+        circle: The circle that was read.
+        state: The new state; its tick is the last one of the former history that any site has seen.
         newest: The batch, and its chain hash; None if the log is empty.
     """
     assert state.parent is not None
     batch, chain = newest or (None, "")
     if batch is not None and batch.handover is not None:
         circle = note_handover(founder_of(database, state.member), database, batch)
-    # What a former primary has judged and not published is undone.
+    # Undo unpublished judgements of a former primary.
     start = source.require_site().step_down if circle.has_ended(state.parent.history) else source.require_site().renew
     times = (utc_now(), batch.clock if batch else None, state.clock)
     start(
@@ -402,9 +405,10 @@ def _start_behind(
 
 
 def _came_first(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:
-    """Return the newest batch if it is of another history and stands where a history wants to begin; else None.
+    """Return the newest batch if it is of another history and occupies the place of the new one; else None.
 
-    A handover, or a program that had the file open before it was restored, can put it there until all know the history.
+    A handover, or a program that opened the file before its restore, can create it until all processes know the
+    history.
     """
     newest = read_newest(database)
     if newest is None or newest[0].number <= state.batch or newest[0].history == state.history:
@@ -413,9 +417,9 @@ def _came_first(database: FarmDatabase, state: MasterState) -> tuple[Batch, str]
 
 
 def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Make a history that has begun known to the farm, unless it is; its snapshot publishes what waits, too.
+    """Announce a begun history to the farm, unless it is known; its snapshot also publishes pending transactions.
 
-    Until it has published something, it moves behind what came first into its log.
+    Before its first batch, it moves after any batch that came first into its log.
     """
     state = source.require_state()
     known = circle.site(state.member.name).history
@@ -437,7 +441,7 @@ def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> N
 
 
 def _announce(source: Source, database: FarmDatabase) -> None:
-    """Let `wlc.config` and the circle name the history that has begun; can be repeated."""
+    """Name the begun history in `wlc.config` and the circle; can be repeated."""
     state = source.require_state()
     assert state.parent is not None
     name, former, history = state.member.name, state.parent.history, SiteHistory(state.history, state.parent)

@@ -1,4 +1,4 @@
-"""Which columns of a table a rule between sites can compare, and which it can add."""
+"""Columns of a table that a conflict rule can compare or add."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def compared_column(table: Name, layout: Layout, rule: str, column: str, database: str) -> str:
-    """Return the name of a column that a rule compares as its table has it.
+    """Return a compared column's name in the spelling of its table.
 
     Args:
         table: The table.
         layout: Its columns.
         rule: The rule.
-        column: The column's name, however written.
+        column: The column's name in any case.
         database: The database, as a command names it.
 
     Raises:
-        InvalidError: The table has no such column, or its values cannot be compared so.
+        InvalidError: The table has no such column, or its values cannot be compared.
     """
     suited = [each.name for each in layout.stored if _is_whole(each) and each.name not in layout.primary_key]
     example = f"wlc site rule {database} {table} {rule} --column {suited[0]}" if suited else ""
@@ -37,7 +37,7 @@ def compared_column(table: Name, layout: Layout, rule: str, column: str, databas
 
 
 def added_column(table: Name, layout: Layout, column: str, database: str) -> str:
-    """Return the name of a column whose changes are added as its table has it; see `compared_column`.
+    """Return an added column's name in the spelling of its table; see `compared_column`.
 
     Raises:
         InvalidError: The table has no such column, or its values cannot be added exactly.
@@ -47,13 +47,13 @@ def added_column(table: Name, layout: Layout, column: str, database: str) -> str
     found = _found(table, layout, "--add names", column, example)
     if found.name not in suited:
         raise InvalidError(
-            f"column {found.name} of {table} is {found.type}: only whole numbers and DECIMAL have the same sum in"
-            " whatever order they are added",
+            f"column {found.name} of {table} is {found.type}: only whole numbers and DECIMAL have the same sum in any "
+            "order",
             hint=example or _no_column(table),
         )
     if not layout.is_required(found):
         raise InvalidError(
-            f"column {found.name} of {table} can be NULL, to which nothing can be added",
+            f"column {found.name} of {table} can be NULL, to which no number can be added",
             hint=f"at the site that may change the schema: wlc sql FILE 'ALTER TABLE {table} ALTER {found.name}"
             " SET NOT NULL', then wlc flush FILE",
         )
@@ -61,10 +61,10 @@ def added_column(table: Name, layout: Layout, column: str, database: str) -> str
 
 
 def refuse_without_columns(table: Name, layout: Layout, rule: Rule, database: str) -> None:
-    """Refuse a table that lacks a column which its rule compares or adds, in a form that it can compare or add.
+    """Refuse a table without a suitable column that its rule compares or adds.
 
     Raises:
-        InvalidError: It does.
+        InvalidError: A column is missing or unsuitable.
     """
     if rule.column:
         compared_column(table, layout, rule.rule, rule.column, database)

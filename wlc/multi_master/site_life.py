@@ -1,4 +1,4 @@
-"""The half of a site's life that no engine differs in: what publishing, beginning and stopping ask of it.
+"""The part of a site's life cycle common to all engines: its hooks in publishing, beginning and stopping.
 
 A master becomes the first of several sites: its database gets a circle, in which it is alone at first.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SiteLife(SiteSource):
-    """What a database does as one of several sites, over the verbs of its engine."""
+    """The operations of a database as a site, on top of its engine's."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -57,12 +57,12 @@ class SiteLife(SiteSource):
                 f" wlc site leave {shlex.quote(database.url)} {others[0]}",
             )
 
-    def settle_past(self, database: FarmDatabase) -> None:
-        restored.settle_past(self._source, database)
+    def reconcile_log(self, database: FarmDatabase) -> None:
+        restored.reconcile_log(self._source, database)
 
-    def settle_end(self, database: FarmDatabase) -> None:
+    def reconcile_end(self, database: FarmDatabase) -> None:
         self.has_settled_past = False
-        self.settle_past(database)
+        self.reconcile_log(database)
         if (state := self._source.require_state()).has_ended:
             raise FencedError(
                 f"a handover ended history {state.history} of {database.name}, and {database.url} does not hold it",
@@ -73,7 +73,7 @@ class SiteLife(SiteSource):
     def follow_circle(self, database: FarmDatabase) -> MasterState:
         state = self._source.require_state()
         if (site := with_circle(state.member, database)) != state.site:
-            # The rule was judged by what is published. What waits here may have changed the tables since.
+            # The rule was checked against the published tables. Pending transactions may have changed them since.
             self.refuse_rules(site)
             self._source.remember(replace(state, site=site))
         return self._source.require_state()
@@ -83,7 +83,7 @@ class SiteLife(SiteSource):
 
 
 def _founder(name: str, former: MasterState | None, *, is_mesh: bool) -> SiteMembership:
-    """Return what the founder of a circle becomes; `former` is what it was before; `is_mesh`: it becomes a mesh.
+    """Return the membership of a circle's founder; `former` is its former state; `is_mesh`: the circle becomes a mesh.
 
     Raises:
         InvalidError: The name cannot name a site.
@@ -100,10 +100,10 @@ def _founder(name: str, former: MasterState | None, *, is_mesh: bool) -> SiteMem
 
 
 def _former_site(source: Source, state: MasterState, wish: Wish, site: str | None) -> str | None:
-    """Return as which site a stopped database begins a history, None for one that is no site.
+    """Return the site as which a stopped database begins a history, None if it is no site.
 
     Raises:
-        InvalidError: Other sites would never get what was written since the last history, or it left them.
+        InvalidError: Other sites would never get the changes since the last history, or it has left them.
     """
     if state.site is None or wish.name not in (None, state.name):
         return site
@@ -134,23 +134,23 @@ def _former_site(source: Source, state: MasterState, wish: Wish, site: str | Non
 
 
 def stopped_site(source: Source, former: SiteState, circle: Circle, founder: FarmDatabase) -> InvalidError:
-    """Build the error for a stopped site that others would never get everything of."""
+    """Build the error for a stopped site whose later changes the other sites would never get."""
     target = shlex.quote(str(source))
     if former.name == circle.primary:
         begin = "let the other sites leave (wlc site leave), wlc master again, and let them join with new files"
     else:
         begin = how_to_join_anew(founder.url, former.name, target)
     return InvalidError(
-        f"{source} was site {former.name} of {circle.database} and was stopped: what was written since is in no log",
+        f"{source} was site {former.name} of {circle.database} and was stopped: later changes are in no log",
         hint=f"{begin}; or publish this database by itself: wlc master {target} --name OTHER",
     )
 
 
 def _found_running(source: Source, state: MasterState, database: FarmDatabase, name: str, *, is_mesh: bool) -> None:
-    """Make a master the first site of its database; doing it twice changes nothing.
+    """Make a master the first site of its database; can be repeated.
 
     Raises:
-        InvalidError: It is a site under another name already, or there are other sites and they are no mesh.
+        InvalidError: It is already a site under another name, or there are other sites and they are no mesh.
     """
     site_folder(name)
     if state.site is not None:
@@ -181,7 +181,7 @@ def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bo
             return present
         if present.is_shared:
             raise InvalidError(
-                f"{database.name} has other sites, which do not have what was written while {name} was stopped",
+                f"{database.name} has other sites, which lack the changes made while {name} was stopped",
                 hint=f"wlc site list {database.url}",
             )
         grown = replace(first, histories=(*first.histories, SiteHistory(state.history, state.parent)))
@@ -191,10 +191,10 @@ def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bo
 
 
 def _read_as(circle: Circle, *, is_mesh: bool) -> Circle:
-    """Return a circle as a mesh if that is wanted: only a site that is alone, without rules, can still choose it."""
+    """Return the circle as a mesh if requested: only a lone site without rules can still choose it."""
     if circle.is_mesh or not is_mesh:
         return circle
-    if circle.is_shared or circle.rules or circle.reigns:
+    if circle.is_shared or circle.rules or circle.former_terms:
         why = "has other sites" if circle.is_shared else "has rules" if circle.rules else "had another primary"
         raise InvalidError(
             f"{circle.database} {why}, which is a star of sites, and cannot become a mesh any more",

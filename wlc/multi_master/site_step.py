@@ -1,6 +1,6 @@
-"""What a site takes of another one's log at a time.
+"""Steps: the parts of another site's log that a site takes at a time.
 
-What a site rejected of the changes that another one published.
+Rejected rows of another site's changes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow(ForPeople):
-    """A row that was rejected.
+    """A rejected row.
 
     Attributes:
         site: Where it was rejected; `detected`: when.
-        source: Site whose log had it.
+        source: Site whose log held it.
         source_tick: Its transaction there.
         count: Its place among the rejected rows of that transaction.
         op_type: `WRITE_ROW`, `UPDATE_ROW`, `DELETE_ROW` or `READ_ROW`.
-        cause: `ROW_DOES_NOT_EXIST`, `ROW_ALREADY_EXISTS`, `DATA_IN_CONFLICT`, `TRANS_IN_CONFLICT`, or that of a
+        cause: `ROW_DOES_NOT_EXIST`, `ROW_ALREADY_EXISTS`, `DATA_IN_CONFLICT`, `TRANS_IN_CONFLICT`, or the cause for a
             transaction that could not be applied.
-        pg_type: PostgreSQL's name of the conflict, None if it has none.
+        pg_type: PostgreSQL's name of the conflict, None without one.
         old: The row before the transaction at its site, None if there was none.
         new: The row after it.
         local: The row where it was rejected.
-        dependent: The row itself was not in conflict: another one of its transaction was, or an earlier transaction.
-        resubmitted: When it was written again; None if it was not.
+        dependent: The row itself was not in conflict, but another row of its transaction, or an earlier transaction.
+        resubmitted: When it was resubmitted; None if it was not.
     """
 
     site: str
@@ -59,13 +59,13 @@ class RejectedRow(ForPeople):
 
     @property
     def id(self) -> str:
-        """What it is called: `source:source_tick:count`; the first two name its transaction."""
+        """Its id: `source:source_tick:count`; the first two name its transaction."""
         return f"{self.source}:{self.source_tick}:{self.count}"
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictCounter(ForPeople):
-    """A counter: of the changes of one site, by rule or ("") by none."""
+    """A counter of one site's changes, by rule, or "" for no rule."""
 
     site: str
     rule: str
@@ -75,10 +75,10 @@ class ConflictCounter(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class RejectionCount(ForPeople):
-    """How many rows of a table were rejected for one cause, and of how many transactions.
+    """Number of a table's rows rejected for one cause, and of their transactions.
 
     Attributes:
-        rule: By which the table decides; "" for none.
+        rule: The table's rule; "" for none.
     """
 
     table: Name
@@ -90,7 +90,7 @@ class RejectionCount(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class RejectionMark:
-    """How much had been rejected at a moment: the number of the last row, and how many whole transactions."""
+    """The rejections up to a moment: the number of the last row, and of whole transactions."""
 
     row: int
     transactions: int
@@ -98,12 +98,12 @@ class RejectionMark:
 
 @dataclass(frozen=True, slots=True)
 class Rejections:
-    """What was rejected since a mark.
+    """The rejections since a mark.
 
     Attributes:
-        transactions: How many were rejected as a whole.
-        rows: Rows that this site rejected, or that gave way here, by table and cause.
-        own: Rows of this site's own transactions that another site has told that it rejected.
+        transactions: Number of wholly rejected transactions.
+        rows: Rows that this site rejected or evicted, by table and cause.
+        own: Rows of this site's own transactions that another site has reported as rejected.
     """
 
     transactions: int
@@ -113,14 +113,14 @@ class Rejections:
 
 @dataclass(frozen=True, slots=True)
 class SiteTransaction:
-    """A transaction of another site's log that is to be taken.
+    """A transaction of another site's log to take.
 
     Attributes:
         line: Its place within the step: 1, 2, 3 …
         origin: Where it was first committed, which names its changes.
-        past: Vector of that log just before it: what its author had seen at most.
+        past: Vector of that log just before it: the most that its author had seen.
         transaction: As that site published it.
-        reads_past: What its reads had seen at most: the vector when it began; None if it has read nothing that counts.
+        reads_past: The most that its reads had seen: the vector when it began; None without tracked reads.
     """
 
     line: int
@@ -135,15 +135,15 @@ class SiteStep:
     """Consecutive transactions of another site's log that are taken in one transaction of the database.
 
     Attributes:
-        site: Whose log it is.
-        transactions: Those that the database does not contain, in the order of that log; none where only the position
+        site: The site of the log.
+        transactions: The transactions that the database lacks, in the order of that log; none if only the position
             moves.
-        files: Of the batches that they come from, by path.
-        contained: What the database contains after the step, its own history left out.
-        proof: How far the log is read then, None before the end of the first batch.
+        files: Data files of their batches, by path.
+        contained: The database's vector after the step, without its own history.
+        proof: The position in the log after the step, None before the end of the first batch.
         is_primary: The log is that of the primary.
         is_alone: Its one transaction changes the schema or clears a table.
-        parts: The steps that were joined into this one; none where it is of one batch.
+        parts: The steps joined into this one; empty if it is of one batch.
     """
 
     site: str
@@ -157,12 +157,12 @@ class SiteStep:
 
     @property
     def rows(self) -> int:
-        """How many row images its transactions have."""
+        """Number of row images in its transactions."""
         return sum(getattr(record, "rows", 0) for each in self.transactions for record in each.transaction.records)
 
     @classmethod
     def joined(cls, parts: Sequence[SiteStep]) -> SiteStep:
-        """Join consecutive steps of one log, at least one, into one that leads where the last of them leads."""
+        """Join consecutive steps of one log, at least one, into one step with the last one's position."""
         if len(parts) == 1:
             return parts[0]
         transactions = [each for part in parts for each in part.transactions]
@@ -180,7 +180,7 @@ class SiteStep:
         if not (self.transactions and step.transactions):
             return True
         before, after = self.transactions[-1], step.transactions[0]
-        # A history that began anew may have ticks again that another one had, and has not seen that in the end.
+        # A later history may reuse ticks of a former one whose end it has not seen.
         return after.transaction.tick > before.transaction.tick and contains(
             after.past, raised(before.past, [before.origin])
         )
@@ -188,7 +188,7 @@ class SiteStep:
 
 @dataclass(frozen=True, slots=True)
 class TakenCount:
-    """How many transactions were taken, and how many row images in them."""
+    """Numbers of transactions taken, and of row images in them."""
 
     transactions: int
     rows: int
@@ -206,11 +206,11 @@ class EndedLog:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """What a site judges of itself before it leads as the primary.
+    """The own transactions that a site judges before it leads as the primary.
 
     Attributes:
-        own: Its own transactions that no primary has judged, as the last one would have read them.
-        judged: What that one contained in the end.
+        own: Its own unjudged transactions, as the last primary would have read them.
+        judged: That primary's last vector.
         ended: The logs by which they are judged.
     """
 

@@ -1,8 +1,8 @@
-"""A round of taking: what a site lacks of the logs that it reads, site by site.
+"""A round of taking: the missing parts of the logs that a site reads, site by site.
 
-A successor takes over: it reads its own log as the former primary would have, and judges what that one has not.
+A successor takes over: it reads its own log as the former primary would have, and judges its unjudged transactions.
 
-Who still has what was pruned of a log that a site reads; looked up after a take has failed, for its error.
+Sources for the pruned part of a log, looked up for the error of a failed take.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ if TYPE_CHECKING:
     from wlc.farm.model import TableFile, Taken
     from wlc.farm.vectors import Vector
     from wlc.masters.contract import Source
-    from wlc.multi_master.circle import Circle, CircleSite, Reign
+    from wlc.multi_master.circle import Circle, CircleSite, FormerTerm
     from wlc.multi_master.circle_place import SiteState
     from wlc.multi_master.site_step import ConflictCounter, RejectionCount, RejectionMark
 
 
 def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Let a site that contains all of the former primaries' logs lead the present term; nobody commits meanwhile.
+    """Begin the present term at a site that contains all former primaries' logs; commits wait meanwhile.
 
     Args:
         source: The successor, which has not judged itself yet.
         database: Its place in the farm.
-        circle: In which it is the primary.
+        circle: The circle in which it is the primary.
 
     Raises:
-        FencedError: Its log has transactions that it lost and no primary has taken. Make another site the primary.
+        FencedError: Its log has transactions that its file lost and no primary has taken. Make another site the
+            primary.
     """
     with source.publishing(), source.without_commits():
         publish(source, database)
@@ -64,9 +65,11 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
             return
         founder = founder_of(database, state.site)
         ended = tuple(
-            EndedLog(site_database(founder, reign.folder), reign.history, reign.last, reign.batch)
-            for reign in circle.reigns
-            if reign.is_effective
+            EndedLog(
+                site_database(founder, former_term.folder), former_term.history, former_term.last, former_term.batch
+            )
+            for former_term in circle.former_terms
+            if former_term.is_effective
         )
         last = ended[-1].database.read_batch(ended[-1].batch)[0]
         log = SiteLog(
@@ -83,24 +86,27 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
         own = _as_one(state.site.name, [step for step in log.steps() if step.transactions])
         newest = read_newest(database)
         if newest is not None and newest[0].handover is not None and newest[0].handover.term > circle.term:
-            # The same, and nothing has been published since that would have met it.
+            # The circle is the same, and no later publication could have detected a change.
             return
         _refuse_lost(source, own, circle, founder)
         source.require_site().take_over(Succession(own, dict(last.vector), ended), database.fetch)
 
 
 def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDatabase) -> None:
-    """Refuse to judge own transactions that the database does not hold: others would take them, and it would not.
+    """Refuse to judge own transactions that the database lacks: other sites would take them, and it would not.
 
     Raises:
-        FencedError: It was restored from a backup, and the former primary had not taken what it had published before.
+        FencedError: It was restored from a backup, and the former primary had not taken its earlier publications.
     """
     state = source.require_state()
     held = expanded({**state.member.contained, state.history: state.tick}, circle.lineage())
     lost = [each for each in own.transactions if each.origin.tick > held.get(each.origin.history, 0)]
     if not lost:
         return
-    name, former = state.member.name, next(reign.site for reign in reversed(circle.reigns) if reign.is_effective)
+    name, former = (
+        state.member.name,
+        next(former_term.site for former_term in reversed(circle.former_terms) if former_term.is_effective),
+    )
     others = sorted((site.name for site in circle.sites if site.name != name), key=lambda other: other != former)
     alone = f"wlc stop {shlex.quote(str(source))}, then wlc master {shlex.quote(str(source))} --name OTHER"
     raise FencedError(
@@ -115,40 +121,40 @@ def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDat
 
 
 def _as_one(site: str, steps: list[SiteStep]) -> SiteStep:
-    """Join steps: a transaction may depend on any that is rejected before it."""
+    """Join steps: a transaction may depend on any transaction rejected before it."""
     none = SiteStep(site, (), {}, {}, None, is_primary=False)
     return replace(SiteStep.joined([none, *steps]), contained={}, proof=None, is_alone=False, parts=())
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Who has what was pruned.
+    """A source for the pruned part of a log.
 
     Attributes:
-        told: What the message says of it.
-        hint: The command that uses it; None if that is the hint of the error.
+        message: Its description for the error.
+        hint: The command that uses it; None to keep the error's hint.
     """
 
-    told: str
+    message: str
     hint: str | None = None
 
 
 def name_cover(error: ExpiredError, look: Callable[[], Cover | None]) -> None:
-    """Let an error also say who has what was pruned, if somebody has."""
-    # The farm may be out of reach by now, or other logs damaged: nothing that fails here may hide the error.
+    """Add the source of the pruned part to an error, if there is one."""
+    # The farm may be unreachable by now, or other logs damaged: a failure here must not hide the error.
     with suppress(Exception):
         if (found := look()) is not None:
-            error.message = f"{error.message}; {found.told}"
+            error.message = f"{error.message}; {found.message}"
             error.args, error.hint = (error.message,), found.hint or error.hint
 
 
 def site_that_covers(lacking: SiteLog, others: Iterable[SiteLog], file: str) -> Cover | None:
-    """Say which other site of a mesh has what was pruned of a log.
+    """Return another site of a mesh that has the pruned part of a log.
 
     Args:
         lacking: The log.
-        others: Those that the reader reads, this one among them.
-        file: The reader's.
+        others: The logs that the reader reads, this one among them.
+        file: The reader's file.
     """
     wanted = lacking.pruned()
     if contains(lacking.mine, wanted, lacking.lineage):
@@ -164,7 +170,7 @@ def site_that_covers(lacking: SiteLog, others: Iterable[SiteLog], file: str) -> 
 
 
 def snapshot_that_covers(founder: FarmDatabase, circle: Circle, now: datetime) -> Cover | None:
-    """Name the snapshot with which a site begins that is made anew."""
+    """Name the snapshot with which a rebuilt site begins."""
     primary = circle.site(circle.primary)
     log = site_database(founder, primary.folder)
     ticks = log.snapshot_ticks()
@@ -177,16 +183,16 @@ def snapshot_that_covers(founder: FarmDatabase, circle: Circle, now: datetime) -
 
 @dataclass(frozen=True, slots=True)
 class TakenFrom(ForPeople):
-    """What was taken from one site, or would be.
+    """The part taken from one site, or to take for a dry run.
 
     Attributes:
-        transactions: How many that were not contained before; `rows`: row images in them that were not rejected.
-        tick: Last tick of its log that was read, 0 if it has published nothing.
-        after: Where that began: for each history of which there were transactions, the last tick contained before.
-        rejected: How many transactions were rejected here as a whole, or would be.
-        own_rejected: How many rows of this site's own transactions that site has told that it rejected.
-        in_conflict: Which rows were rejected here, or would be, by table and cause; at a secondary, which own rows
-            gave way.
+        transactions: Number of transactions that were not contained before; `rows`: row images in them that were not
+            rejected.
+        tick: Last tick read in its log, 0 if it has published nothing.
+        after: The start: by history of these transactions, the last tick contained before.
+        rejected: Number of transactions wholly rejected here.
+        own_rejected: Number of rows of this site's own transactions that the other site has reported as rejected.
+        in_conflict: Rows rejected here, by table and cause; at a secondary, evicted own rows.
     """
 
     site: str
@@ -207,23 +213,23 @@ def take(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[TakenFrom]:
-    """Take what other sites published, once.
+    """Take the other sites' published transactions, once.
 
-    What waits here is published before and after it, so that others can take it.
+    Pending transactions are published before and after, so that other sites can take them.
 
     Args:
         source: Path of the master's database.
         site: Read only this site's log; all that this site reads if omitted.
-        dry_run: Only say what would be taken, and what of it would be rejected: the round runs on a copy of the file,
+        dry_run: Only report the transactions that would be taken or rejected: the round runs on a copy of the file,
             which is then deleted. Nothing is published, and the copy needs as much disk space as the file.
         storage_options: Options of the farm's file system, over those that the database remembers.
 
     Returns:
-        What was taken from each site, by name; empty while there is no other one.
+        The part taken from each site, by name; empty without other sites.
 
     Raises:
-        InvalidError: The database is not one of several sites, or the site named is not read by it.
-        ExpiredError: What is missing was pruned. Make the site anew.
+        InvalidError: The database is not one of several sites, or it does not read the named site.
+        ExpiredError: The missing part was pruned. Rebuild the site.
         FencedError: Another site's log belongs to another past.
         UnavailableError: No space is left for the copy, or the farm cannot be reached.
     """
@@ -232,7 +238,7 @@ def take(
 
 
 def what_to_take_as(source: str | os.PathLike[str]) -> str:
-    """Return the name of the site that a database is.
+    """Return the site name of a database.
 
     Raises:
         InvalidError: It is not one of several sites.
@@ -256,7 +262,7 @@ def _site(source: Source) -> SiteState:
 def take_into(
     source: Source, database: FarmDatabase, *, site: str | None = None, dry_run: bool = False
 ) -> list[TakenFrom]:
-    """Take what other sites published into an open master; see `take`."""
+    """Take the other sites' transactions into an open master; see `take`."""
     circle = with_circle(_site(source), database).circle
     if circle is None:
         return []
@@ -268,7 +274,7 @@ def take_into(
             _publish(source, database)
         return _round(source, database, site, is_rehearsal=False)
     except FarmError as error:
-        # What contradicts a circle that has changed meanwhile is judged by the present one.
+        # If the circle changed during the round, retry with the current circle.
         if site is not None or not _has_changed(source, database, circle):
             raise
         done = list(error.done)
@@ -282,8 +288,8 @@ def _has_changed(source: Source, database: FarmDatabase, circle: Circle) -> bool
 
 
 def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str | None) -> list[TakenFrom]:
-    """Say what a round would do: let it run on a copy, unless it would do nothing."""
-    # What is wrong with a log is reported with what is taken before it.
+    """Rehearse a round on a copy, unless there is nothing to take."""
+    # An error of a log is reported together with the part taken before it.
     with suppress(FarmError):
         known = replace(_site(source), circle=circle)
         found = [reading.idle() for reading in _all_readings(source, database, known, only)]
@@ -309,31 +315,31 @@ def _round(source: Source, database: FarmDatabase, site: str | None, *, is_rehea
                 is_over = reading.read_on()
             except FarmError as error:
                 reading.name_cover(error)
-                # What a primary's log says comes before all others', and nobody publishes who may be another past.
+                # The primary's log is read before all others, and a site that may have another past does not publish.
                 if reading.is_primary or isinstance(error, FencedError):
                     raise
                 errors.append(error)
             if is_over:
                 break
     except FarmError as error:
-        raise _told(readings, [error, *errors]) from error.__cause__
+        raise _combined(readings, [error, *errors]) from error.__cause__
     done = _ended(source, database, readings, errors, is_rehearsal=is_rehearsal)
-    # A site that was named is read as it was then; what another primary has is for the next round.
+    # A named site is read in its role at the start; a new primary is for the next round.
     return done + take_into(source, database) if is_over and site is None else done
 
 
 def _ended(
     source: Source, database: FarmDatabase, readings: list[_Reading], errors: list[FarmError], *, is_rehearsal: bool
 ) -> list[TakenFrom]:
-    """End a round: publish what was taken, say how far the logs were read, and raise the first error, if any."""
+    """End a round: publish the taken transactions, register the positions in the logs, and raise the first error."""
     if not is_rehearsal:
         with source.publishing():
             publish(source, database)
-        # Only what this site has published by then says up to where the others may prune.
+        # Only published positions allow the other sites to prune.
         for reading in readings:
             reading.register()
     if errors:
-        raise _told(readings, errors) from errors[0].__cause__
+        raise _combined(readings, errors) from errors[0].__cause__
     return _done(readings)
 
 
@@ -341,8 +347,8 @@ def _done(readings: list[_Reading]) -> list[TakenFrom]:
     return [reading.done for reading in readings if reading.done is not None]
 
 
-def _told(readings: list[_Reading], errors: list[FarmError]) -> FarmError:
-    """Return the first error, which says what was taken nevertheless, and what else failed."""
+def _combined(readings: list[_Reading], errors: list[FarmError]) -> FarmError:
+    """Return the first error, with the completed part and the further errors."""
     first, *others = errors
     first.done = tuple(_done(readings))
     for other in others:
@@ -353,9 +359,9 @@ def _told(readings: list[_Reading], errors: list[FarmError]) -> FarmError:
 def _take_in_mesh(
     source: Source, database: FarmDatabase, known: SiteState, only: str | None, *, is_rehearsal: bool
 ) -> list[TakenFrom]:
-    """Take from every other site. A log that cannot be read keeps nobody from reading the others.
+    """Take from every other site. An unreadable log does not prevent reading the others.
 
-    What one log presupposes can be in another one that is read later, so that such a log is read once more.
+    A log may depend on another one that is read later; such a log is read once more.
     """
     if known.floor is not None and not is_rehearsal:
         _disinherit(source, database)
@@ -378,20 +384,20 @@ def _take_in_mesh(
 
 
 def _disinherit(source: Source, database: FarmDatabase) -> None:
-    """Forget what the site inherited when it joined, once the beginning of its own log is pruned."""
+    """Delete the history that the site inherited when it joined, once the beginning of its own log is pruned."""
     if database.logs.exists(log_path(database.name, 1)):
         return
-    # Nobody is judged meanwhile.
+    # No transaction is judged meanwhile.
     with source.publishing():
         state = source.require_state()
         if state.site is not None and state.batch:
-            # In this order: who dies in between does both again, before anybody is judged.
+            # In this order: after a crash in between, both are repeated before any transaction is judged.
             source.require_site().disinherit()
             source.remember(replace(state, site=replace(state.site, floor=None)))
 
 
 def _publish(source: Source, database: FarmDatabase) -> None:
-    """Publish what waits; a former primary whose history a handover has ended begins its next one."""
+    """Publish pending transactions; a former primary whose history a handover has ended begins its next one."""
     state = source.require_state()
     if state.circle is not None and state.circle.has_ended(state.history):
         source.require_site().has_settled_past = False
@@ -416,22 +422,24 @@ def _all_readings(source: Source, database: FarmDatabase, site: SiteState, only:
 def _readings(
     source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, is_rehearsal: bool
 ) -> Iterator[_Reading]:
-    """Yield the logs to read: to their ends those of former primaries, then those that the site reads by its role.
+    """Yield the logs to read: first those of former primaries to their ends, then the logs of the site's role.
 
-    In between a successor begins to lead. A rehearsal ends there: what it rejects of its own is not known yet.
+    In between, a successor takes over. A rehearsal ends there: rejections of its own transactions are not known yet.
     """
     circle, name = site.known_circle, site.name
     wanted = _read_by(circle, name, only)
-    for reign in circle.reigns if circle.site(name).role != NONE else ():
-        # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
-        if reign.is_effective and _contained(source, circle).get(reign.history, 0) < reign.last:
-            yield _Reading(source, database, circle, circle.reigning(reign), is_rehearsal, reign=reign)
+    for former_term in circle.former_terms if circle.site(name).role != NONE else ():
+        # The site's own ended log, too: a primary restored from a backup may continue from an earlier tick of it.
+        if former_term.is_effective and _contained(source, circle).get(former_term.history, 0) < former_term.last:
+            yield _Reading(
+                source, database, circle, circle.former_primary(former_term), is_rehearsal, former_term=former_term
+            )
     if circle.primary == name and not site.is_leading:
         if is_rehearsal:
             return
         take_over(source, database, circle)
         if not _site(source).is_leading:
-            # Another site has become the primary meanwhile: what only a primary reads is not for this one.
+            # Another site has become the primary meanwhile: this one must not read the logs that only a primary reads.
             return
     yield from (_Reading(source, database, circle, other, is_rehearsal) for other in wanted)
 
@@ -443,7 +451,7 @@ def _contained(source: Source, circle: Circle) -> Vector:
 
 
 def _remember_circle(source: Source, circle: Circle) -> None:
-    """Remember the circle if it has changed: its rules hold from now on."""
+    """Store the circle if it has changed: its rules apply from now on."""
     state = source.require_state()
     if state.site is not None and state.site.circle != circle:
         source.remember(replace(state, site=replace(state.site, circle=circle)))
@@ -463,7 +471,7 @@ def _read_by(circle: Circle, name: str, only: str | None) -> tuple[CircleSite, .
 
 @dataclass(slots=True)
 class _Fetched:
-    """Data files of a log, downloaded for one step at a time: a round may be longer than the disk is large."""
+    """Data files of a log, downloaded for one step at a time: a round may exceed the disk space."""
 
     database: FarmDatabase
     files: list[Path] = field(default_factory=list)
@@ -473,7 +481,7 @@ class _Fetched:
         return self.files[-1]
 
     def released_after(self, steps: Iterable[SiteStep]) -> Iterator[SiteStep]:
-        """Yield steps, and give up the files of each once the next one is asked for."""
+        """Yield steps, and release the files of each when the next one is requested."""
         for step in steps:
             yield step
             while self.files:
@@ -486,7 +494,7 @@ class _Reading:
 
     Attributes:
         is_rehearsal: The source is a copy, and the farm stays as it is.
-        after: For each history that it brings, the last tick contained before.
+        after: By history in the steps, the last tick contained before.
     """
 
     source: Source
@@ -494,7 +502,7 @@ class _Reading:
     circle: Circle
     other: CircleSite
     is_rehearsal: bool
-    reign: Reign | None = None
+    former_term: FormerTerm | None = None
     published: Published | None = None
     read: tuple[FarmDatabase, Taken] | None = None
     done: TakenFrom | None = None
@@ -504,15 +512,15 @@ class _Reading:
     def is_primary(self) -> bool:
         if self.circle.is_mesh:
             return False
-        return self.reign is not None or self.other.name == self.circle.primary
+        return self.former_term is not None or self.other.name == self.circle.primary
 
     def idle(self) -> TakenFrom | None:
-        """Return what is taken if the log has nothing new; None if it has."""
+        """Return the empty result if the log has nothing new; None if it has."""
         log = self._log()
-        return None if any(step.transactions for step in log.steps()) else self._told(log, 0, 0)
+        return None if any(step.transactions for step in log.steps()) else self._result(log, 0, 0)
 
     def read_on(self) -> bool:
-        """Take what is new in the log; returns whether it is the primary's and a handover ends it."""
+        """Take the new part of the log; return whether it is the primary's and a handover ends it."""
         log = self._log()
         site = self.source.require_site()
         before = site.rejection_mark()
@@ -524,7 +532,7 @@ class _Reading:
         return True
 
     def name_cover(self, error: FarmError) -> None:
-        """Let the error with which the reading ended say who still has what was pruned, if that is why."""
+        """Add the source of the pruned part to the error, if pruning is its cause."""
         if isinstance(error, ExpiredError):
             name_cover(error, self._cover)
 
@@ -544,22 +552,22 @@ class _Reading:
             site.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
-        return self._told(log, taken.transactions, taken.rows)
+        return self._result(log, taken.transactions, taken.rows)
 
     def _noted(self, steps: Iterable[SiteStep]) -> Iterator[SiteStep]:
-        """Yield steps, and note of each history where what they bring begins."""
+        """Yield steps, and record the start of each history in them."""
         for step in steps:
             for each in step.transactions:
                 if (history := each.origin.history) not in self.after:
                     self.after[history] = _contained(self.source, self.circle).get(history, 0)
             yield step
 
-    def _told(self, log: SiteLog, transactions: int, rows: int) -> TakenFrom:
+    def _result(self, log: SiteLog, transactions: int, rows: int) -> TakenFrom:
         tick = log.proof.tick if log.proof else 0
         return TakenFrom(self.other.name, transactions, rows, tick, self.is_rehearsal, dict(self.after))
 
     def _judged(self, done: TakenFrom, before: RejectionMark) -> TakenFrom:
-        """Add what was rejected meanwhile."""
+        """Add the rejections of the round."""
         if not done.transactions:
             return done
         found = self.source.require_site().rejected_since(before)
@@ -579,21 +587,22 @@ class _Reading:
             state.tick,
             state.member.contained,
             state.member.proof_of(self.other.name),
-            # Vectors say all that they contain. One without an entry for a site that left may never have met it.
+            # Vectors list everything that they contain. A vector without an entry for a former site may never have
+            # contained it.
             self.circle.lineage(),
             self.is_primary,
             self.is_primary or self.other.name == self.circle.ddl,
             how_to_join_anew(founder.url, anew, file),
             lambda: read_circle(founder).lineage(),
-            self.circle.term if self.is_primary and self.reign is None else None,
-            self.reign.batch if self.reign else None,
+            self.circle.term if self.is_primary and self.former_term is None else None,
+            self.former_term.batch if self.former_term else None,
             mesh=MeshLog(self.circle, self.other.name, utc_now(), self.published.last) if self.published else None,
         )
 
     def register(self) -> None:
-        """Register in the other site's folder how far its log was read: pruning keeps the rest."""
+        """Register the position in the other site's folder: pruning keeps the rest of its log."""
         state = self.source.require_state()
-        # Who takes its own past back needs nothing to be kept for that.
+        # A site that takes its own past back needs no registration.
         if self.read is not None and state.site is not None and self.other.name != state.site.name:
             database, proof = self.read
             about = (self.other.name, state.site.name)

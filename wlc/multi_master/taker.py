@@ -1,4 +1,4 @@
-"""Taking for a process that has a site's database open: when it asks, or in the background."""
+"""Taking for a process that has a site's database open: on request, or in the background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Taker:
         self._thread: threading.Thread | None = None
 
     def take(self, site: str | None = None) -> list[TakenFrom]:
-        """Take now what other sites published; see `wlc.take`."""
+        """Take the other sites' transactions now; see `wlc.take`."""
         return take(self._source, site=site, storage_options=self._options)
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
-"""How much of its own log a site needs until changes are judged.
+"""The part of its own log that a site needs until changes are judged.
 
-The primary judges by it what other sites have published or still will. A secondary sets back by it what is in the way
-of the primary's rows and not judged as far as it has read the primary's log; see `wlc.multi_master.duckdb.eviction`.
+The primary judges present and future changes of other sites by it. A secondary uses it to evict unjudged rows that
+conflict with the primary's rows; see `wlc.multi_master.duckdb.eviction`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: Iterable[Replica]) -> dict[str, int]:
-    """Return for sites that read a site's log the batch from which it is needed to judge changes.
+    """Return, by site that reads a site's log, the first batch needed to judge changes.
 
-    Whoever reads it may have read more than that. The primary, and in a mesh every site, judges changes of another site
-    by what that had seen when it committed them, and a secondary learns later what the primary judged.
+    The reader may have read further. The primary (in a mesh every site) judges another site's changes by the vector at
+    their commit, and a secondary learns the primary's judgement later.
 
     Args:
-        database: A farm database; nothing is returned unless it is that of a site.
-        numbers: Of its batches, rising.
-        registered: Who reads it.
+        database: A farm database; the result is empty unless it is a site's.
+        numbers: Numbers of its batches, rising.
+        registered: Its readers.
     """
     readers = {replica.id for replica in registered if replica.kind == SITE}
     if not readers or not numbers:
@@ -60,7 +60,7 @@ def _founder(database: FarmDatabase) -> FarmDatabase:
 
 
 def _learned(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vector:
-    """Return what the primary contained at the place to which a secondary has read its log."""
+    """Return the primary's vector at the position to which a secondary has read its log."""
     primary = site_database(founder, circle.site(circle.primary).folder)
     numbers = primary.batch_numbers()
     found = next((each for each in known_replicas(primary)[0] if each.id == site.name), None)
@@ -73,7 +73,7 @@ def _learned(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vector:
 
 
 def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite, judge: str) -> Vector | None:
-    """Return what a site contained after its last batch that the judge has read; None if it has published nothing."""
+    """Return a site's vector after its last batch that the judge has read; None if it has published nothing."""
     log = site_database(founder, site.folder)
     numbers = log.batch_numbers()
     if not numbers:
@@ -83,7 +83,7 @@ def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite, judge:
     last = reader.position.batch if reader and reader.position else 0
     unread = (log.read_batch(number)[0] for number in numbers if number > last)
     if (anew := next((batch for batch in unread if batch.parent is not None), None)) is not None:
-        # It was restored from a backup, and has seen less than before.
+        # It was restored from a backup, and its vector is smaller than before.
         return before(anew, circle.lineage())
     if last in numbers:
         return log.read_batch(last)[0].vector
@@ -91,7 +91,7 @@ def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite, judge:
 
 
 def _first_unseen(database: FarmDatabase, numbers: Sequence[int], circle: Circle, past: Vector) -> int:
-    """Return the batch to keep from on: the last one whose content the vector contains, or the first one."""
+    """Return the first batch to keep: the last one whose content the vector contains, or the first one."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2

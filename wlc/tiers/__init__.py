@@ -1,1 +1,1 @@
-"""Places that hold the same bytes as a master's farm database: relays, which replicas can read instead of it."""
+"""Relays: copies of a master's farm database with the same bytes, for replicas to read."""

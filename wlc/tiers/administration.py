@@ -1,4 +1,4 @@
-"""What the owner of a tree of tiers decides: settings, fan-outs, who serves, who is gone."""
+"""Administration of a tree of tiers by its owner: settings, fan-outs, service of upstreams, removal of members."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _FANOUT_MOST = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Fanout(ForPeople):
-    """How many may read from a place, and who says so.
+    """The fan-out of an upstream and its source.
 
     Attributes:
-        used: Slots that are claimed.
+        used: Claimed slots.
         decided_by: The `registry`'s number for all, the `relay` itself, or an `override` for this upstream.
     """
 
@@ -51,7 +51,7 @@ class Fanout(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class Forgotten(ForPeople):
-    """What was known of somebody who is gone."""
+    """The removed documents of a former member."""
 
     id: str
     was_replica: bool
@@ -84,7 +84,7 @@ def set_upstream(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Upstream:
-    """Take a place out of service, or put it back; whoever reads there moves with the next round.
+    """Take an upstream out of service, or put it back; its readers move with their next round.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
@@ -119,17 +119,17 @@ def fanout(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Fanout]:
-    """Return, or set, how many may read from one place.
+    """Return or set the fan-out, the number of readers of one upstream.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
-        number: The new number for all places that set none of their own; None changes nothing.
-        upstream: Set it for this upstream only, whatever that says of itself.
+        number: The new number for all upstreams that set none themselves; None changes nothing.
+        upstream: Set it only for this upstream, overriding its own number.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
 
     Returns:
-        The number that holds for each upstream, the origin first.
+        The effective number of each upstream, the origin first.
 
     Raises:
         InvalidError: The number is invalid, or there is no such upstream.
@@ -160,18 +160,18 @@ def forget(
     farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Forgotten:
-    """Forget somebody who is gone: registration, claims and entry as an upstream. Pruning no longer waits for it.
+    """Remove a former member: registration, claims and entry as an upstream. Pruning no longer waits for it.
 
-    Somebody who is not gone registers again with the next round.
+    A live member registers again with its next round.
 
     Raises:
-        InvalidError: Nothing is known under that id, or it is the origin, which holds the registry itself.
+        InvalidError: The id is unknown, or it is the origin, which holds the registry itself.
     """
     database = _opened(db, farm, storage_options)
     if member == ORIGIN:
         raise InvalidError(
-            f"the origin is {database.url} itself, and cannot be forgotten",
-            hint=f"to let nobody read there: wlc tier upstream {shlex.quote(database.url)} {ORIGIN} --inactive",
+            f"the origin is {database.url} itself and cannot be removed",
+            hint=f"to take it out of service: wlc tier upstream {shlex.quote(database.url)} {ORIGIN} --inactive",
             path=database.url,
         )
     paths = replica_path(member), upstream_path(member)
@@ -179,7 +179,7 @@ def forget(
     held = _claims_of(database, member)
     if not (was_replica or was_upstream or held):
         raise unknown_upstream(database, member)
-    # The registration last: without it nobody finds what else there is to be forgotten.
+    # Delete the registration last: a repeated call finds the other documents by it.
     feed = parse_feed_id(member)
     remembered = (feed_path(feed), feed_lease_path(feed)) if feed else ()
     for path in (*held, *remembered, paths[1], paths[0]):
@@ -188,7 +188,7 @@ def forget(
 
 
 def _claims_of(database: FarmDatabase, member: str) -> list[str]:
-    """Return the paths of the slots that somebody holds, and of those that others hold of it."""
+    """Return the paths of the slots that a member holds, and of the slots of the member as an upstream."""
     held = (claim for claim in claims(database) if member in (claim.upstream, claim.holder))
     return [claim_path(claim.upstream, claim.slot) for claim in held]
 
@@ -197,5 +197,5 @@ def _opened(
     db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, options: Mapping[str, Any] | None
 ) -> FarmDatabase:
     database = resolve(db, farm, storage_options=options, changes=True)
-    database.config()  # A name that the farm does not hold is refused.
+    database.config()  # Refuse a name that the farm does not hold.
     return database

@@ -1,4 +1,4 @@
-"""Read from an upstream that is chosen, claimed, kept while it serves, and left when it fails."""
+"""Reading from an upstream: choose and claim it, keep it while it serves, leave it when it fails."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wlc.farm.paths import CONFIG, PUSHES, log_path, replica_path
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
 from wlc.farm.store import MissingError
 from wlc.tiers.attachment import Attachment, Membership, place_of, register_reader, unregistered_id
-from wlc.tiers.choice import Exclusion, Node, Reader, choose, penalized, say_every_s, tiers_of
+from wlc.tiers.choice import Exclusion, Node, Reader, choose, keepalive_interval_s, penalized, tiers_of
 from wlc.tiers.same_past import prove_same_database, prove_same_past, resolved
 from wlc.tiers.tier_settings import read_settings
-from wlc.tiers.tree import how_to_begin_anew, read_tree
+from wlc.tiers.tree import begin_again_hint, read_tree
 from wlc.tiers.upstreams import (
     ORIGIN,
     Claim,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# So many upstreams may fail in one round, and so many races for their slots may be lost.
+# Maximum number of upstreams that may fail, and of lost races for slots, in one round.
 _ATTEMPTS = 8
 
 
@@ -53,19 +53,19 @@ def read_through(
     run: Callable[[FarmDatabase, Membership], T],
     keepalive: Keepalive | None = None,
 ) -> T:
-    """Do a round of reading from the upstream that was chosen, or from the next one if it fails.
+    """Run a round of reading from the chosen upstream, or from the next one if it fails.
 
     Args:
-        registry: The place that knows the upstreams.
-        me: Who reads, and where it stands.
-        attachment: What it remembers.
-        run: The round; it registers and remembers the attachment that it is given.
-        keepalive: Of a process that goes on after the round.
+        registry: The place with the registry of upstreams.
+        me: The reader and its position.
+        attachment: Its stored attachment.
+        run: The round; it registers and stores the attachment that it is given.
+        keepalive: That of a long-running process.
 
     Raises:
         ExpiredError: No upstream holds the reader's position any more.
         UnavailableError: No upstream serves at present.
-        FarmError: What the first upstream failed with, when the others failed, too; or what is no fault of theirs.
+        FarmError: The error of the first upstream if all failed, or an error that upstreams did not cause.
     """
     reading = _Reading(registry, me, attachment, keepalive)
     first: FarmError | None = None
@@ -85,23 +85,25 @@ def read_through(
 
 
 def _failure(first: FarmError | None, error: FarmError) -> FarmError:
-    """Return the failure that a round ends with: a position has expired only if that is true of every upstream."""
+    """Return the error of a failed round: a position has expired only if every upstream has pruned it."""
     is_open = isinstance(first, ExpiredError) and not isinstance(error, ExpiredError)
-    # Who waits learns all reasons, the first among them.
+    # A waiting reader reports all reasons, the first among them.
     is_named = isinstance(first, UnavailableError) and first.message in error.message
     return error if is_open or is_named else first or error
 
 
-def say_paused(database: FarmDatabase, me: Replica, attachment: Attachment | None, keepalive: Keepalive | None) -> None:
-    """Say that a reader is there which its owner has paused: it keeps its place and its slot, and chooses nothing.
+def register_paused(
+    database: FarmDatabase, me: Replica, attachment: Attachment | None, keepalive: Keepalive | None
+) -> None:
+    """Register a paused reader: it keeps its upstream and its slot, and chooses nothing.
 
     Args:
         database: The place that it was given.
-        me: Who it is, and where it stands, so that pruning keeps what it will need.
-        attachment: What it remembers of its upstream.
-        keepalive: Of a process that goes on after the round.
+        me: The reader and its position, so that pruning keeps the files that it will need.
+        attachment: Its stored attachment.
+        keepalive: That of a long-running process.
     """
-    # Nothing depends on it but that others know.
+    # The registration only informs others; a failure is harmless.
     with suppress(FarmError):
         if attachment is None:
             register_reader(database, me, None, is_paused=True)
@@ -114,12 +116,12 @@ def say_paused(database: FarmDatabase, me: Replica, attachment: Attachment | Non
 
 
 def _interval_s(attachment: Attachment, settings: TierSettings, config: Config) -> float:
-    """Return how often a process that goes on says that it is there."""
-    return say_every_s(settings, config.beat_s, max(len(attachment.registries), 1))
+    """Return the keepalive interval of a long-running process."""
+    return keepalive_interval_s(settings, config.beat_s, max(len(attachment.registries), 1))
 
 
 def _is_of_place(error: FarmError, place: FarmDatabase) -> bool:
-    """Say whether the place that was read failed, and not the reader or a transaction."""
+    """Say whether the error is the upstream's rather than the reader's or a transaction's."""
     is_there = error.path is not None and any(_is_in(error.path, url) for url in (place.url, place.logs.url))
     if isinstance(error, UnavailableError):
         return is_there
@@ -131,7 +133,7 @@ def _is_in(path: str, url: str) -> bool:
 
 
 class _Reading:
-    """One reader; `attachment` is what it is going to remember."""
+    """One reader; `attachment` is the one to be stored."""
 
     def __init__(
         self, registry: FarmDatabase, me: Replica, attachment: Attachment, keepalive: Keepalive | None
@@ -140,7 +142,7 @@ class _Reading:
         self._me = me
         self._keepalive = keepalive
         self.attachment = attachment
-        # Upstreams that have pruned the reader's position, and why those failed that were left in this round.
+        # Upstreams that have pruned the reader's position, and the errors of upstreams left in this round.
         self._too_new: set[str] = set()
         self._left: dict[str, Exclusion] = {}
 
@@ -149,7 +151,7 @@ class _Reading:
         return bool(self.attachment.pinned)
 
     def attach(self) -> FarmDatabase:
-        """Return the place to read from; it is claimed, and has the reader's past."""
+        """Return the upstream, claimed and with the reader's past."""
         if self.is_pinned:
             return self._pinned()
         try:
@@ -157,7 +159,7 @@ class _Reading:
                 return self._place(self.attachment.url)
             return self._choose()
         except (UnavailableError, MissingError, CorruptError) as error:
-            # With the registry away or damaged the last choice holds.
+            # If the registry is unreachable or damaged, the last choice holds.
             is_registry = error.path is not None and _is_in(error.path, self._registry.url)
             if not (is_registry and self.attachment.upstream):
                 raise
@@ -191,7 +193,7 @@ class _Reading:
                     name = next((u.id for u in places if resolved(u.url) == resolved(place.url)), name)
             taken = replace(self.attachment, upstream=name, url=place.url, slot=None, chosen=utc_now())
             with suppress(FarmError):
-                # Also of a place that is still empty: somebody may be told to fill it.
+                # Register with an empty place, too: an operator or pusher may then fill it.
                 self._announce(taken)
             try:
                 self._prove_position(place)
@@ -204,7 +206,7 @@ class _Reading:
             try:
                 self._move(taken, place)
             except FarmError:
-                self._take_back(before, place)
+                self._restore(before, place)
                 raise
             if before.slot is not None:
                 with suppress(FarmError):
@@ -216,7 +218,7 @@ class _Reading:
         return place
 
     def _filling(self, place: FarmDatabase) -> str:
-        """Return what to type so that a place gets what the reader is to find there."""
+        """Return the command that fills a place with the reader's database."""
         to, is_pushed, has_data = place.url.rpartition("/")[0], False, False
         with suppress(FarmError):
             is_pushed = bool(self._registry.store.list(PUSHES))
@@ -228,8 +230,8 @@ class _Reading:
         return f"to fill it: wlc tier ship {db} --to {shlex.quote(to)}"
 
     def _holds(self) -> bool:
-        """Say whether the last choice stands: neither due again, nor lost, nor taken out by its owner."""
-        config = self._registry.config()  # Without it the registry is away.
+        """Say whether the last choice holds: it is not due again, its slot is held, and its upstream is in service."""
+        config = self._registry.config()  # None: the registry is unreachable.
         settings, last = read_settings(self._registry), self.attachment
         if self._keepalive:
             self._keepalive.interval_s = _interval_s(self.attachment, settings, config)
@@ -251,7 +253,8 @@ class _Reading:
         reasons: dict[str, Exclusion] = {}
         for _ in range(_ATTEMPTS):
             tree = self._registered_tree()
-            # Who has pruned the reader's position is no choice, so that those who hold it count, free slots or not.
+            # Exclude upstreams that have pruned the reader's position; the others remain candidates, with or without
+            # free slots.
             choice = self._choice(tree, but=self._too_new & reasons.keys())
             self._too_new |= {name for name, why in choice.rejected.items() if why.is_expired}
             if not choice.candidates:
@@ -261,7 +264,7 @@ class _Reading:
                 if not choice.is_over_fanout:
                     slot = self._claimed(tree, name)
                     if slot is None:
-                        continue  # Somebody was faster.
+                        continue  # Another reader was faster.
                 place = self._place(self._url(tree, name))
                 taken = replace(self.attachment, upstream=name, url=place.url, slot=slot, chosen=utc_now())
                 before = self.attachment
@@ -276,12 +279,12 @@ class _Reading:
                     continue
                 self._release_others(tree)
                 return place
-        # Who has no free slot at present may hold what the others have pruned.
+        # An upstream without free slot may hold files that the others have pruned.
         raise self._nothing({**choice.rejected, **reasons})
 
     def _registered_tree(self) -> Tree:
-        """Register before anything is read: pruning waits from now on, and the store's clock is known."""
-        config = self._registry.config()  # A directory that is not mounted must not be made anew.
+        """Register before reading: pruning waits from now on, and the registration yields the store's time."""
+        config = self._registry.config()  # Do not create an unmounted directory.
         settings = read_settings(self._registry)
         above = self.attachment.upstream
         interval_s = None
@@ -301,7 +304,7 @@ class _Reading:
         nodes, among = tree.nodes(), self.attachment.among
         if among:
             by_url = {self._url(tree, node.id): node for node in nodes}
-            # A place that nobody has registered serves, too; nothing is known of it.
+            # An unregistered place serves, too; nothing is known about it.
             nodes = [by_url.get(url) or Node(unregistered_id(url)) for url in among]
         position = self._me.position
         batch, chain = (position.batch, position.chain) if position else (None, "")
@@ -315,7 +318,7 @@ class _Reading:
         return tree.url(name, unknown.get(name, self._registry.url))
 
     def _in_order(self, choice: Choice, tree: Tree) -> tuple[str, ...]:
-        """Return the candidates, the present upstream first if none is nearer to the origin."""
+        """Return the candidates, the present upstream first unless another one is nearer to the origin."""
         names, present = choice.candidates, self.attachment.upstream
         tiers = tiers_of(tree.nodes())
         if present in names and tiers.get(present) == tiers.get(names[0]):
@@ -323,7 +326,7 @@ class _Reading:
         return names
 
     def _claimed(self, tree: Tree, name: str) -> int | None:
-        """Claim a slot of an upstream and return it; None if there is none."""
+        """Claim a free slot of an upstream and return it; None if there is none."""
         held = {claim.slot: claim for claim in tree.claims if claim.upstream == name}
         fanout = tree.fanout(name)
         if own := [slot for slot, claim in held.items() if claim.holder == self._me.id and slot < fanout]:
@@ -337,7 +340,7 @@ class _Reading:
         return None
 
     def _prove_database(self, place: FarmDatabase) -> None:
-        """Refuse a pinned place of another past; a registry that is away or damaged does not matter."""
+        """Refuse a pinned place of another past; skip the check if the registry is unreachable or damaged."""
         if place.url == self._registry.url:
             return
         try:
@@ -347,19 +350,19 @@ class _Reading:
                 raise
 
     def _prove_position(self, place: FarmDatabase) -> None:
-        """Check that a place goes on where the reader stands; a place that is read already is not asked again."""
+        """Check that a place continues from the reader's position; the present upstream is not checked again."""
         position = self._me.position
         if position is None or place.url == self.attachment.url:
             place.config()
         elif position.chain or self._me.kind != RELAY:
             prove_same_past(place, position)
         elif not any(place.logs.exists(log_path(place.name, position.batch + more)) for more in (0, 1)):
-            # A relay without a key compares the bytes when it copies.
+            # A relay without a key compares bytes while copying.
             message = f"{place.url} does not hold batch {position.batch}, nor the one after it"
             raise ExpiredError(message, path=place.url, position=position)
 
     def _move(self, taken: Attachment, place: FarmDatabase) -> None:
-        """Make the new upstream known, and let the old one forget the reader when nothing was pruned meanwhile."""
+        """Register with the new upstream, and unregister from the old one if nothing was pruned meanwhile."""
         before = self.attachment
         if place.url != self._registry.url:
             register(place, replace(self._me, seen=utc_now()))
@@ -378,10 +381,10 @@ class _Reading:
         self.leave(failure)
         known = replace(before, penalties=self.attachment.penalties)
         self.attachment = replace(known, upstream="", slot=None) if before.upstream == taken.upstream else known
-        self._take_back(self.attachment, place)
+        self._restore(self.attachment, place)
 
-    def _take_back(self, before: Attachment, place: FarmDatabase) -> None:
-        """Say again what held before, and let a place that is not read forget the reader."""
+    def _restore(self, before: Attachment, place: FarmDatabase) -> None:
+        """Restore the former registration, and unregister from an upstream that is not read."""
         with suppress(FarmError):
             self._announce(before)
         if place.url not in (before.url, self._registry.url):
@@ -395,7 +398,7 @@ class _Reading:
         register(self._registry, known)
 
     def _refuse_circle(self, name: str) -> None:
-        """Refuse an upstream that has come to read from the reader: two that choose each other both notice."""
+        """Refuse an upstream that now reads from the reader: if two choose each other, both notice."""
         seen: set[str] = set()
         while name not in (ORIGIN, "") and name not in seen:
             seen.add(name)
@@ -424,18 +427,18 @@ class _Reading:
 
     def _nothing(self, reasons: dict[str, Exclusion]) -> FarmError:
         why = {**reasons, **{name: left for name, left in self._left.items() if name in reasons}}
-        told = "; ".join(f"{name}: {why[name].why}" for name in sorted(why))
+        listed = "; ".join(f"{name}: {why[name].why}" for name in sorted(why))
         position = self._me.position
         may_hold = [name for name in reasons.keys() - self._too_new if not reasons[name].is_lasting]
         if position and self._too_new & reasons.keys() and not may_hold:
             replicate = f"Make the replica anew: wlr replicate {self._registry.url} --into ANOTHER"
             return ExpiredError(
-                f"no upstream of {self._registry.url} holds batch {position.batch} of {self._me.target} ({told})",
-                hint=how_to_begin_anew(self._me.target) if self._me.kind == RELAY else replicate,
+                f"no upstream of {self._registry.url} holds batch {position.batch} of {self._me.target} ({listed})",
+                hint=begin_again_hint(self._me.target) if self._me.kind == RELAY else replicate,
                 path=self._registry.url,
                 position=position,
             )
         return UnavailableError(
-            f"no upstream of {self._registry.url} serves {self._me.target} now ({told})",
+            f"no upstream of {self._registry.url} serves {self._me.target} now ({listed})",
             hint=f"wlc tier show {self._registry.url}",
         )

@@ -1,6 +1,6 @@
-"""Where a replica or relay reads that chooses its upstream: what it remembers of the choice.
+"""The attachment of a reader to its upstream: the choice that a replica or relay stores.
 
-Turn what a reader is told of its upstream, and what it remembers of it, into what it is to remember.
+Merges a reader's options with its stored attachment.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from wlc.farm.registry import Replica
 
 
-# While nothing is known of the registry's settings, and at the end of a process.
+# Used until the registry's settings are known, and at the end of a process.
 _UNTOLD_S = 1.0
 _JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """An upstream that failed: how often in a row, and until when it is avoided."""
+    """The penalty of a failed upstream: consecutive failures, and the end of its avoidance."""
 
     upstream: str
     times: int
@@ -47,19 +47,19 @@ class Penalty:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Which upstream somebody reads, and how that was chosen.
+    """A reader's upstream, and its choice.
 
     Attributes:
-        registry: URL of the database's folder whose registry knows the upstreams.
-        among: URLs to choose from; empty for all that are registered, and a single one is read whatever is known of it.
+        registry: URL of the database's folder with the registry of upstreams.
+        among: URLs to choose from; empty for all registered ones. A single URL is pinned.
         class_name: The reader's class; empty for none.
         upstream: Id of the upstream; empty before the first choice.
         url: The database's folder there.
-        slot: The slot that is claimed there; None without a claim.
-        chosen: When it was chosen.
-        penalties: Upstreams that failed.
-        registries: URLs of the registries that were given; empty where the place that was given holds it. The first is
-            `registry`; the reader reports to the others as well.
+        slot: The claimed slot; None without a claim.
+        chosen: Time of the choice.
+        penalties: Failed upstreams.
+        registries: URLs of explicit registries; empty if the given place holds the registry. The first is `registry`;
+            the reader reports to the others as well.
     """
 
     registry: str
@@ -74,13 +74,13 @@ class Attachment:
 
     @property
     def pinned(self) -> str:
-        """URL of the one place that is read; empty where there is a choice."""
+        """URL of the pinned place; empty if there is a choice."""
         return self.among[0] if len(self.among) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """What a relay remembers."""
+    """The stored state of a relay."""
 
     reads: Attachment
 
@@ -90,12 +90,12 @@ _DOCUMENT = Document("attachment", _Relay, hint="Delete {where}.")
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The part that somebody has in a tree of tiers in one round.
+    """A reader's membership in a tree of tiers for one round.
 
     Attributes:
         registry: The place that holds the registry.
-        attachment: Which upstream is read.
-        keepalive: Says that the process is there between rounds; None in a program of one round.
+        attachment: The reader's attachment.
+        keepalive: Renews the registration between rounds; None in a program of one round.
     """
 
     registry: FarmDatabase
@@ -103,12 +103,12 @@ class Membership:
     keepalive: Keepalive | None = None
 
     def registries(self) -> list[FarmDatabase]:
-        """Return the registry, and the others that the reader reports to."""
+        """Return the registry, and the further ones that the reader reports to."""
         return [self.registry, *(place_of(self.registry, url) for url in self.attachment.registries[1:])]
 
 
 def place_of(database: FarmDatabase, url: str) -> FarmDatabase:
-    """Return the database in another place, read with the same options."""
+    """Return the database in another place, with the same options."""
     return database if url == database.url else open_database(url, storage_options=database.storage_options)
 
 
@@ -121,20 +121,20 @@ def register_reader(
     failure: str = "",
     is_paused: bool = False,
 ) -> Replica | None:
-    """Make somebody known at the place that is read, and in the registries of the tree.
+    """Register a reader with its upstream and in the registries of the tree.
 
-    A registry that is away is no reason not to read: the last choice holds.
+    An unreachable registry does not prevent reading: the last choice holds.
 
     Returns:
-        What the first registry holds now; None if it is away.
+        The registration in the first registry; None if that is unreachable.
 
     Raises:
         InvalidError: Writing is not permitted: read without registering.
         UnavailableError: The place cannot be reached.
     """
-    said_so = partial(register_versioned, is_level=is_level, failure=failure, is_paused=is_paused)
+    write = partial(register_versioned, is_level=is_level, failure=failure, is_paused=is_paused)
     if membership is None:
-        return said_so(place, replica)[0]
+        return write(place, replica)[0]
     alive = membership.keepalive
     replica = replace(
         replica,
@@ -142,28 +142,30 @@ def register_reader(
         place=membership.attachment.pinned,
         interval_s=alive.interval_s if alive else replica.interval_s,
     )
-    said: dict[str, Said] = {}
+    registrations: dict[str, Registration] = {}
     known = replace(replica, registry="" if place.url == membership.registry.url else membership.registry.url)
-    said[place.url] = Said(place, *said_so(place, known))
+    registrations[place.url] = Registration(place, *write(place, known))
     for registry in membership.registries():
-        if registry.url in said:
+        if registry.url in registrations:
             continue
         with suppress(UnavailableError, MissingError):
-            if registry.store.exists(CONFIG):  # A directory that is not mounted must not be made anew.
-                known = _as_told(replica, registry, membership)
-                said[registry.url] = Said(registry, *said_so(registry, known))
+            if registry.store.exists(CONFIG):  # Do not create an unmounted directory.
+                known = _for_registry(replica, registry, membership)
+                registrations[registry.url] = Registration(registry, *write(registry, known))
     if alive:
-        alive.note([said[registry.url] for registry in membership.registries() if registry.url in said])
-    first = said.get(membership.registry.url)
+        alive.note(
+            [registrations[registry.url] for registry in membership.registries() if registry.url in registrations]
+        )
+    first = registrations.get(membership.registry.url)
     return first.replica if first else None
 
 
-def _as_told(replica: Replica, registry: FarmDatabase, membership: Membership) -> Replica:
-    """Return what somebody says in a registry of the place that it reads, which is another one."""
+def _for_registry(replica: Replica, registry: FarmDatabase, membership: Membership) -> Replica:
+    """Return the registration for a registry in another place than the upstream."""
     above, first = membership.attachment.upstream, membership.registry.url
     if registry.url == first:
         return replace(replica, upstream="" if above == ORIGIN else above)
-    # Ids of places are the same in every registry, but for the one that holds it.
+    # Ids of places are the same in every registry, except for the place that holds it.
     return replace(replica, upstream=unregistered_id(first) if above == ORIGIN else above, registry=first)
 
 
@@ -173,15 +175,15 @@ def unregistered_id(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What somebody says in a registry, and its version there; None where that is not known any more."""
+class Registration:
+    """A registration in a registry and its version there; None if the version is unknown."""
 
     registry: FarmDatabase
     replica: Replica
     version: str | None
 
-    def again(self) -> Said:
-        """Say it once more; what others have written meanwhile is looked up the next time."""
+    def renewed(self) -> Registration:
+        """Renew the registration; after a conflict, the next call reads the present version."""
         known = None if self.version is None else (self.replica, self.version)
         try:
             known = keep_alive(self.registry, self.replica.id, known)
@@ -191,14 +193,14 @@ class Said:
 
 
 class Keepalive:
-    """Says between rounds, and while one takes long, that a process is there.
+    """Renews a process's registrations between rounds and during long ones.
 
     Use it as a context: its thread ends with it.
     """
 
     def __init__(self) -> None:
         self.interval_s: float | None = None
-        self._said: tuple[Said, ...] = ()
+        self._registrations: tuple[Registration, ...] = ()
         self._last = time.monotonic()
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -212,24 +214,24 @@ class Keepalive:
         self._is_over.set()
         self._thread.join(timeout=_JOIN_S)
 
-    def note(self, said: Iterable[Said]) -> None:
-        """Remember what was said last, to say it again after the interval."""
-        new = {each.registry.url: each for each in said}
+    def note(self, registrations: Iterable[Registration]) -> None:
+        """Store the last registration, to renew it after the interval."""
+        new = {each.registry.url: each for each in registrations}
         with self._lock:
-            # A registry that was away hears what it knew already.
-            kept = (each for each in self._said if each.registry.url not in new)
-            self._said, self._last = (*kept, *new.values()), time.monotonic()
+            # A registry that was unreachable gets its last known registration renewed.
+            kept = (each for each in self._registrations if each.registry.url not in new)
+            self._registrations, self._last = (*kept, *new.values()), time.monotonic()
 
     def _go_on(self) -> None:
         while not self._is_over.wait(self._left_s()):
             if self._left_s() > 0:
-                continue  # A round has said it meanwhile.
+                continue  # A round has registered meanwhile.
             with self._lock:
-                said, self._last = self._said, time.monotonic()
-            again = tuple(each.again() for each in said)
+                registrations, self._last = self._registrations, time.monotonic()
+            renewed = tuple(each.renewed() for each in registrations)
             with self._lock:
-                if self._said is said:
-                    self._said = again
+                if self._registrations is registrations:
+                    self._registrations = renewed
 
     def _left_s(self) -> float:
         return max(self._last + (self.interval_s or _UNTOLD_S) - time.monotonic(), 0.0)
@@ -254,30 +256,30 @@ def attachment_of(
     registries: Sequence[str] | str | None = None,
     reads: str = "",
 ) -> Attachment | None:
-    """Return what a reader is to remember of its upstream.
+    """Return the attachment that a reader must store.
 
     Args:
-        database: The place that it was given, which holds the registry unless others are named.
-        before: What it remembers; None if it reads what it is given.
-        upstream: "auto" for a choice among all that are registered, URLs to choose from, one URL to be read, "none" for
-            no upstream; None for what is remembered.
-        class_name: Its class; None for what is remembered.
-        registries: URLs of the registries, the one that decides first; empty for the place that it was given, None for
-            what is remembered. A reader that is given some chooses.
-        reads: URL of the place that it reads at present, or begins with while the registry is away.
+        database: The given place, which holds the registry unless `registries` names others.
+        before: The stored attachment; None if it reads the given place.
+        upstream: "auto" for a choice among all registered upstreams, URLs to choose from, one URL to pin, "none" for no
+            upstream; None for the stored value.
+        class_name: Its class; None for the stored value.
+        registries: URLs of the registries, the deciding one first; empty for the given place, None for the stored
+            value. A reader with registries chooses.
+        reads: URL of its present upstream, or its first one while the registry is unreachable.
 
     Raises:
-        InvalidError: The options do not go together, or a URL is of another database.
+        InvalidError: The options contradict each other, or a URL is of another database.
     """
     known = before.registries if before else ()
     named = [registries] if isinstance(registries, str) else registries
-    told = known if named is None else tuple(_url_of(database, url) for url in named)
+    urls = known if named is None else tuple(_url_of(database, url) for url in named)
     wanted = [upstream] if isinstance(upstream, str) else list(upstream or ())
     if wanted == ["none"]:
         if registries:
             raise InvalidError("a registry is of no use without an upstream", hint="Leave out --upstream none")
         return None
-    if before is None and not wanted and not told:
+    if before is None and not wanted and not urls:
         if class_name is not None:
             raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
         return None
@@ -285,28 +287,28 @@ def attachment_of(
     if wanted not in ([], ["auto"]):
         among = tuple(_url_of(database, url) for url in wanted)
     name = class_name if class_name is not None else before.class_name if before else ""
-    present = _with_registries(before or Attachment(database.url, url=reads), database, told)
+    present = _with_registries(before or Attachment(database.url, url=reads), database, urls)
     is_moved = before is not None and bool(wanted) and before.registry != present.registry
     if (present.among, present.class_name) == (among, name) and not is_moved:
         return present
-    # What is claimed now is released when the new choice is made.
+    # The present claim is released after the new choice.
     return replace(present, among=among, class_name=name, chosen=None)
 
 
-def _with_registries(before: Attachment, database: FarmDatabase, told: tuple[str, ...]) -> Attachment:
-    """Change the registries that somebody remembers; until the next choice, it reads the same place."""
-    registry = told[0] if told else database.url
-    if told == before.registries:
+def _with_registries(before: Attachment, database: FarmDatabase, urls: tuple[str, ...]) -> Attachment:
+    """Change a reader's stored registries; until the next choice, it reads the same place."""
+    registry = urls[0] if urls else database.url
+    if urls == before.registries:
         # The farm may have been moved.
         return replace(before, registry=registry)
     if registry == before.registry and before.upstream:
-        return replace(before, registries=told)
+        return replace(before, registries=urls)
     name = ORIGIN if before.url == registry else unregistered_id(before.url) if before.url else ""
-    return replace(before, registry=registry, registries=told, upstream=name, slot=None, chosen=None)
+    return replace(before, registry=registry, registries=urls, upstream=name, slot=None, chosen=None)
 
 
 def detach(database: FarmDatabase, before: Attachment | None, now: Attachment | None, reader: str) -> None:
-    """Give up what a reader has claimed by registries that it leaves; nothing happens where the first is away."""
+    """Release a reader's claims in registries that it leaves; nothing happens if the first is unreachable."""
     if before is None or before.slot is None or (now is not None and now.registries == before.registries):
         return
     with suppress(FarmError):

@@ -1,4 +1,4 @@
-"""Which place to read from, where everybody stands in the tree, and who is silent or stuck: decisions without I/O."""
+"""Choice of an upstream, tiers of a tree's members, and silent or stuck ones: decisions without I/O."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-# The tier of what has no path to the origin.
+# The tier of a member without a path to the origin.
 NOWHERE = 10**6
-# What a process without news may ask, and what a round of one asks at most; more for each registry after the first.
+# Request limits of an idle process and of one round; each further registry adds to them.
 REQUESTS_A_MINUTE = 6
 IDLE_ROUND_REQUESTS = 16
 IDLE_REGISTRY_REQUESTS = 4
@@ -26,19 +26,19 @@ IDLE_REGISTRY_REQUESTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place that serves or a replica, as the registry knows it at one moment.
+    """An upstream or a replica in the registry at one moment.
 
     Attributes:
-        parent: Id of the place that it reads; empty for the origin.
+        parent: Id of its upstream; empty for the origin.
         state: Pending, active, inactive or stuck.
-        age_s: Time since it was last heard of, by the store's clock; 0 for the origin, which is there or not.
-        interval_s: How often it says something.
-        first: First batch that it holds; None if that is not known.
-        last: Last batch that it holds; None before it holds any.
+        age_s: Time since it was last seen, by the store's clock; 0 for the origin.
+        interval_s: How often it registers.
+        first: First batch that it holds; None if unknown.
+        last: Last batch that it holds; None before the first.
         tick: Last tick that it holds.
-        chain: Chain hash of its last batch; empty if that is not known.
-        fanout: How many may read from it.
-        delay_s: How far it stays behind on purpose.
+        chain: Chain hash of its last batch; empty if unknown.
+        fanout: Maximum number of its readers.
+        delay_s: Its configured delay.
     """
 
     id: str
@@ -57,12 +57,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who chooses.
+    """The reader that chooses.
 
     Attributes:
-        batch: The batch of its position; None before it has one.
-        chain: Chain hash of that batch; empty if that is not known.
-        delay_s: How far it stays behind on purpose.
+        batch: The batch of its position; None before the first.
+        chain: Chain hash of that batch; empty if unknown.
+        delay_s: Its configured delay.
     """
 
     id: str
@@ -74,12 +74,12 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why nothing can be read from a place.
+    """The reason why a reader cannot use an upstream.
 
     Attributes:
         why: For people, as in "it is inactive".
-        is_lasting: That stays so until somebody changes a setting.
-        is_expired: The place has pruned what comes after the reader's position.
+        is_lasting: The reason holds until its owner changes a setting.
+        is_expired: The upstream has pruned the batches after the reader's position.
     """
 
     why: str
@@ -89,12 +89,12 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where to read, the best first, and why not elsewhere.
+    """Candidate upstreams, the best first, and the reasons against the others.
 
     Attributes:
         candidates: Ids of upstreams; can be empty.
-        is_over_fanout: Nobody has a free slot or a known range, so that fan-outs do not count.
-        rejected: For each other upstream, why.
+        is_over_fanout: No upstream has a free slot or a known range, so fan-outs are ignored.
+        rejected: Reason by excluded upstream.
     """
 
     candidates: tuple[str, ...]
@@ -111,14 +111,14 @@ def choose(
     settings: TierSettings = DEFAULTS,
     seed: int | None = None,
 ) -> Choice:
-    """Choose where to read: active, recent, covering my position, not below me, with a free slot, near the origin.
+    """Choose upstreams: active, recent, covering my position, not below me, with a free slot, near the origin.
 
     Args:
-        nodes: All places that serve, the origin among them.
-        children: For each upstream, how many slots others hold.
-        me: Who chooses.
-        penalties: Upstreams that failed.
-        now: Of the clock that the penalties were written with.
+        nodes: All upstreams, the origin among them.
+        children: By upstream, the number of slots that other readers hold.
+        me: The reader that chooses.
+        penalties: Failed upstreams.
+        now: The present, by the clock of the penalties.
         settings: Of the registry.
         seed: Makes the order among equals repeatable.
 
@@ -146,7 +146,7 @@ def choose(
 def exclusion(
     node: Node, me: Reader, known: Mapping[str, Node], avoided: Iterable[str], settings: TierSettings = DEFAULTS
 ) -> Exclusion | None:
-    """Say why nothing can be read from a place, whatever its load; None if it can."""
+    """Return why the reader cannot use an upstream, regardless of its load; None if it can."""
     if node.id == me.id:
         return Exclusion("it is the reader itself", is_lasting=True)
     if me.id in ancestors(node.id, known):
@@ -154,7 +154,7 @@ def exclusion(
     if node.state in (PENDING, INACTIVE):
         return Exclusion(f"it is {node.state}", is_lasting=node.state == INACTIVE)
     if node.age_s > recent_s(node.interval_s, settings):
-        return Exclusion(f"it was not heard of for {node.age_s:.0f} s")
+        return Exclusion(f"it was last seen {node.age_s:.0f} s ago")
     if not is_class_enough(node, me, settings):
         return Exclusion(f"its class {node.class_name or 'none'} is below {me.class_name}", is_lasting=True)
     if node.delay_s > me.delay_s:
@@ -165,12 +165,12 @@ def exclusion(
 
 
 def _excluded_by_range(node: Node, me: Reader) -> Exclusion | None:
-    """Say why a place does not cover the reader's position; a range that is not known may cover it."""
+    """Return why an upstream does not cover the reader's position; an unknown range may cover it."""
     if me.batch is None:
         return None
     if node.first is not None and node.first > me.batch + 1:
         return Exclusion(f"it begins with batch {node.first}, after the reader's batch {me.batch}", is_expired=True)
-    # The origin's `wlc.config` follows its log, where the batch is looked for before anything is read.
+    # The origin's `wlc.config` lags behind its log; the reader looks for the batch in the log before it reads.
     if node.id != ORIGIN and node.last is not None and node.last < me.batch:
         return Exclusion(f"it ends with batch {node.last}, before the reader's batch {me.batch}")
     if node.last == me.batch and node.chain and me.chain and node.chain != me.chain:
@@ -181,31 +181,31 @@ def _excluded_by_range(node: Node, me: Reader) -> Exclusion | None:
 def _excluded_by_load(node: Node, me: Reader, children: Mapping[str, int]) -> Exclusion | None:
     if children.get(node.id, 0) >= node.fanout:
         return Exclusion(f"all of its {node.fanout} slots are taken")
-    # What the origin holds is not known either, but it is asked first.
+    # The origin's range is unknown, too, but it is tried first.
     if me.batch is not None and node.last is None and node.id != ORIGIN:
         return Exclusion("what it holds is not known")
     return None
 
 
 def is_class_enough(node: Node, me: Reader, settings: TierSettings) -> bool:
-    """Say whether a place is of the reader's class or a higher one; a class without order equals itself only."""
+    """Say whether an upstream has the reader's class or a higher one; a class without rank equals only itself."""
     if not me.class_name or node.id == ORIGIN or node.class_name == me.class_name:
         return True
     mine, its = settings.rank(me.class_name), settings.rank(node.class_name)
     return mine is not None and its is not None and its >= mine
 
 
-def say_every_s(settings: TierSettings, beat_s: float, registries: int = 1) -> float:
-    """Return how often a running process says that it is there.
+def keepalive_interval_s(settings: TierSettings, beat_s: float, registries: int = 1) -> float:
+    """Return the keepalive interval of a running process.
 
-    That is the registry's number, or less often, so that a process without news makes at most six requests a minute,
-    its rounds included. Where rounds come too often for that, one for each round is enough. A number below the default
-    holds as it is.
+    It is the registry's number, or longer, so that an idle process makes at most six requests a minute, including its
+    rounds. If rounds are too frequent for that, one keepalive per round suffices. A number below the default holds
+    unchanged.
 
     Args:
         settings: Of the registry.
         beat_s: Seconds between two rounds.
-        registries: How many are told.
+        registries: Number of registries to report to.
     """
     if settings.keepalive_s < DEFAULTS.keepalive_s:
         return settings.keepalive_s
@@ -215,12 +215,12 @@ def say_every_s(settings: TierSettings, beat_s: float, registries: int = 1) -> f
 
 
 def recent_s(interval_s: float, settings: TierSettings = DEFAULTS) -> float:
-    """Return after how many seconds somebody is silent who announced an interval."""
+    """Return the seconds after which a member with a stated interval is silent."""
     return max(settings.recent_s, settings.recent_intervals * interval_s)
 
 
 def ancestors(name: str, known: Mapping[str, Node]) -> list[str]:
-    """Return the places above one, nearest first, up to the origin or to where the path ends or meets itself."""
+    """Return the upstreams above a member, nearest first, up to the origin, the end of the path or a cycle."""
     found: list[str] = []
     node = known.get(name)
     while node is not None and node.id != ORIGIN and node.parent not in found:
@@ -230,7 +230,7 @@ def ancestors(name: str, known: Mapping[str, Node]) -> list[str]:
 
 
 def tiers_of(nodes: Iterable[Node]) -> dict[str, int]:
-    """Return the tier of every place: 0 for the origin, 1 for what reads from it …; `NOWHERE` without a path to it."""
+    """Return the tier of every member: 0 for the origin, 1 for its readers …; `NOWHERE` without a path to it."""
     known = {node.id: node for node in nodes}
     tiers = {}
     for name in known:
@@ -243,7 +243,7 @@ def tiers_of(nodes: Iterable[Node]) -> dict[str, int]:
 def penalized(
     penalties: Sequence[Penalty], upstream: str, now: datetime, settings: TierSettings
 ) -> tuple[Penalty, ...]:
-    """Add a failure: the penalty doubles with each one in a row."""
+    """Add a failure: the penalty doubles with each consecutive one."""
     before = next((penalty.times for penalty in penalties if penalty.upstream == upstream), 0)
     length_s = min(settings.penalty_s * 2 ** min(before, 30), settings.penalty_most_s)
     others = tuple(penalty for penalty in penalties if penalty.upstream != upstream)
@@ -253,13 +253,13 @@ def penalized(
 def is_stuck(
     node: Node, ahead: tuple[int, int] | None, idle_s: float, beat_s: float, settings: TierSettings = DEFAULTS
 ) -> bool:
-    """Say whether somebody does not come further though there is something to read.
+    """Say whether a member does not advance although its upstream is ahead.
 
     Args:
-        node: Who.
-        ahead: Batch and tick of the place that it reads; None if that is not known.
-        idle_s: Time between its last progress and the last time that it was heard of. Nobody progresses between visits.
-        beat_s: How often there is something new.
+        node: The member.
+        ahead: Batch and tick of its upstream; None if unknown.
+        idle_s: Time from its last progress to its last registration: a member cannot report progress in between.
+        beat_s: How often new batches appear.
         settings: Of the registry.
     """
     if ahead is None or node.last is None or (node.last, node.tick) >= ahead:

@@ -2,7 +2,7 @@
 
 A limit of bytes per second that several threads share.
 
-What a relay lacks, copied ahead as far as nobody sees it: data files of batches and of snapshots.
+Data files of batches and snapshots that a relay lacks, copied ahead, before a reader can see them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RateLimit:
-    """Lets threads wait until they may move so many bytes; on average, for each object is moved as fast as it can be.
+    """Delays threads so that they keep to a limit of bytes per second on average; a single object moves at full speed.
 
     Args:
         bytes_per_s: None for no limit.
@@ -59,7 +59,7 @@ class RateLimit:
         return RunLimit(self)
 
     def note(self, size: int) -> float:
-        """Note `size` more bytes, and return the seconds until all that were noted before are over."""
+        """Add `size` bytes, and return the seconds to wait for the bytes added before."""
         if self._bytes_per_s is None:
             return 0.0
         with self._lock:
@@ -70,7 +70,7 @@ class RateLimit:
 
 
 class RunLimit:
-    """A limit as one run sees it, which can be stopped without stopping others."""
+    """The limit of one run, which can be stopped without stopping other runs."""
 
     def __init__(self, limit: RateLimit) -> None:
         self.is_bounded = limit.is_bounded
@@ -78,7 +78,7 @@ class RunLimit:
         self._is_stopped = threading.Event()
 
     def spend(self, size: int) -> None:
-        """Wait until all bytes that were spent before are over, and note `size` more.
+        """Wait for the bytes spent before, and add `size` more.
 
         Raises:
             UnavailableError: The run was stopped, with or without a limit.
@@ -87,23 +87,23 @@ class RunLimit:
             raise UnavailableError("copying was stopped", hint="Run it again: it goes on where it stopped.")
 
     def stop(self) -> None:
-        """Let no thread wait any longer."""
+        """Release all waiting threads."""
         self._is_stopped.set()
 
 
-# Requests under way at once; each waits for a disk or a network.
+# Concurrent requests; each waits for a disk or a network.
 REQUESTS = 8
 
 
 class Copier:
-    """Copies objects between two stores that may encrypt, as they lie there.
+    """Copies raw objects between two stores, encrypted or not.
 
     Args:
-        source: Where the objects are read.
-        target: Where they are created.
-        limit: Bytes per second of all together.
+        source: The store to read.
+        target: The store to write.
+        limit: Bytes per second for all objects.
         pool: Copies several objects at once.
-        checks: Computes checksums meanwhile.
+        checks: Pool that computes checksums meanwhile.
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class Copier:
     def copy_files(
         self, wanted: Mapping[str, DataFile | int], announced_by: str, held: Collection[str] = ()
     ) -> list[int]:
-        """Copy data files and return their sizes as they lie there.
+        """Copy data files and return their raw sizes.
 
         Args:
-            wanted: For each path what a log file or manifest says of it, or the size that was listed.
-            announced_by: Path of that log file or manifest, without which the files are nothing.
-            held: Paths of files that a run before this one has created: they are checked, and not copied again.
+            wanted: By path, the entry in a log file or manifest, or the listed size.
+            announced_by: Path of that log file or manifest; without it, no reader uses the files.
+            held: Paths of files that an earlier run has created: they are checked, and not copied again.
 
         Raises:
             ExpiredError: They were deleted meanwhile, as `wlc prune` does.
-            CorruptError: A file is missing, or not what was published.
+            CorruptError: A file is missing, or differs from the published one.
         """
 
         def copy(path: str) -> int:
@@ -139,20 +139,20 @@ class Copier:
 
         sizes = list(self._pool.map(copy, wanted))
         for path in {path.rpartition("/")[0]: path for path in wanted}.values():
-            self.target.raw.settle(path)
+            self.target.raw.make_durable(path)
         return sizes
 
     def copy_folder(self, folder: str, announced_by: str) -> list[int]:
-        """Copy the data files of a folder that cannot be read, as `copy_files` does."""
+        """Copy the data files of a folder whose log file or manifest cannot be read, as `copy_files` does."""
         listed = self.source.raw.list(folder)
         sizes = self.copy_files({o.path: o.bytes for o in listed if o.path != announced_by}, announced_by)
-        # Whoever deletes begins with what announces them, so that the list was whole if that is still there.
+        # A deletion begins with the log file or manifest, so the list was complete if that still exists.
         if not self.source.raw.exists(announced_by):
             raise self.pruned(announced_by)
         return sizes
 
     def _holds(self, path: str, expected: DataFile) -> bool:
-        """Say whether the target has a file; one that is encrypted says nothing of the bytes that it has elsewhere."""
+        """Say whether the target has a file; an encrypted copy does not reveal the bytes of the source."""
         self._limit.spend(0)
         if self.source.raw is not self.source:
             return False
@@ -183,7 +183,7 @@ class Copier:
                 is_right = Future[bool]()
                 is_right.set_result(size == expected)
             else:
-                # A checksum needs a core, and a copy a disk.
+                # A checksum needs a core, a copy needs a disk.
                 is_right = self._checks.submit(self._is, path, local, expected)
             staged = self.stage(path, local)
             try:
@@ -215,33 +215,33 @@ class Copier:
         except CorruptError:
             if self.target.raw.exists(announced_by):
                 raise
-            # A run that died left it, of a batch or snapshot that never came to be here.
+            # A crashed run left it, of a batch or snapshot that was never completed here.
             self.target.raw.delete(path)
             self.create(path, staged)
 
     def stage(self, path: str, data: bytes | Path) -> bytes | Path:
-        """Prepare an object that is going to be created in its turn, to be released."""
+        """Stage an object that will be created in its turn; the caller releases it."""
         staged = self.target.raw.stage(path, data)
         if isinstance(staged, Path):
             self._staged.add(staged)
         return staged
 
     def release(self, staged: bytes | Path) -> None:
-        """Give up what was staged, whether it was created or not."""
+        """Release a staged object, whether it was created or not."""
         if staged in self._staged:
             self._staged.discard(staged)
             self.target.raw.release(staged)
 
     def close(self) -> None:
-        """Give up all that was staged."""
+        """Release all staged objects."""
         for staged in list(self._staged):
             self.release(staged)
 
     def create(self, path: str, data: bytes | Path) -> None:
-        """Create an object of the target; one that is there already must be the same.
+        """Create an object of the target; an existing one must be equal.
 
         Raises:
-            CorruptError: It is another one.
+            CorruptError: It differs.
         """
         store = self.target.raw
         try:
@@ -254,20 +254,21 @@ class Copier:
                 store.release(present)
             if not is_same:
                 where = f"{store.url}/{path}"
-                message = f"{where} is not what {self.source.url} has there: one of them has another past"
-                # Whoever may choose reads another place; that all of them differ from this one is found out by trying.
+                message = f"{where} differs from the file of {self.source.url}: one of them has another past"
+                # A relay with a choice tries another upstream; only trying shows that all of them differ from this
+                # relay.
                 raise CorruptError(
-                    message, hint="Keep the one that is right, delete the other.", path=f"{self.source.url}/{path}"
+                    message, hint="Keep the right one, delete the other.", path=f"{self.source.url}/{path}"
                 ) from error
 
 
-# So many batches and snapshots are copied ahead of the one that is published next.
+# Maximum number of batches and snapshots that are copied ahead of the next one to publish.
 _AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the two places hold, listed in an order in which nothing can come between."""
+    """The contents of the two places, listed in an order that tolerates concurrent changes."""
 
     ticks: Sequence[int]
     numbers: Sequence[int]
@@ -285,7 +286,7 @@ class Found:
         return max((*self.held, *self.numbers), default=0)
 
     @property
-    def todo(self) -> list[int]:
+    def missing(self) -> list[int]:
         """The batches to be copied."""
         return [number for number in self.numbers if number >= self.begin and number not in self.held]
 
@@ -295,9 +296,9 @@ class CopiedBatch:
     """A batch whose data files are copied, unless it is too young.
 
     Attributes:
-        staged: What creates its log file.
-        batch: None where the log file cannot be read without a key.
-        sizes: Those of its data files.
+        staged: The staged log file.
+        batch: None if the log file is unreadable without a key.
+        sizes: Sizes of its data files.
     """
 
     number: int
@@ -311,7 +312,7 @@ class CopiedBatch:
 
 @dataclass(frozen=True, slots=True)
 class NewSnapshot:
-    """A snapshot that the relay lacks; `manifest` is None where it cannot be read without a key."""
+    """A snapshot that the relay lacks; `manifest` is None if it is unreadable without a key."""
 
     tick: int
     data: bytes
@@ -323,9 +324,9 @@ class CopiedSnapshot:
     """A snapshot whose data files are copied.
 
     Attributes:
-        staged: What creates its manifest.
-        paths: Those of the data files that the manifest names.
-        sizes: Of its data files.
+        staged: The staged manifest.
+        paths: Paths of the data files in the manifest.
+        sizes: Sizes of its data files.
     """
 
     snapshot: NewSnapshot
@@ -335,10 +336,10 @@ class CopiedSnapshot:
 
 
 def refuse_unreadable(source: FarmDatabase, latest: datetime | None) -> None:
-    """Refuse what needs the key of an encrypted farm and does not have it, before anybody is told of a new relay.
+    """Refuse options that need the missing key of an encrypted farm, before a new relay is announced.
 
     Raises:
-        InvalidError: The newest batch or snapshot would have to be read, for --delay or to verify its signature.
+        InvalidError: The newest batch or snapshot must be read, for --delay or to verify its signature.
     """
     if source.keys.encrypts or not (latest is not None or source.keys.verifying):
         return
@@ -356,7 +357,7 @@ def _unreadable(source: FarmDatabase, latest: datetime | None) -> InvalidError:
     what = "no commit time is known for --delay" if latest is not None else "no signature can be verified"
     return InvalidError(
         f"{source.url} is encrypted: without the encryption key, {what}",
-        hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
+        hint="Give the encryption key, too, or copy it undecrypted: leave out --delay and the verification keys.",
         path=source.url,
     )
 
@@ -367,7 +368,7 @@ class Unpublished:
     Attributes:
         logs: Copies data files of batches, and creates log files.
         store: Copies data files of snapshots, and creates manifests.
-        is_verified: False once something could only be copied unread.
+        is_verified: False once an object was copied without decryption.
     """
 
     logs: Copier
@@ -389,10 +390,10 @@ class Unpublished:
         self._progress = progress
 
     def in_order(self, found: Found, known: int) -> Generator[CopiedBatch | CopiedSnapshot]:
-        """Give batches and snapshots in publishing order, each with its data files copied; to be closed.
+        """Yield batches and snapshots in publishing order, with data files copied; the caller closes the generator.
 
         Args:
-            found: What the two places hold.
+            found: The contents of the two places.
             known: The batch that the relay's `wlc.config` expects next.
         """
         most = _AHEAD if self._latest is None else 1
@@ -400,7 +401,7 @@ class Unpublished:
         with (
             ThreadPoolExecutor(os.cpu_count()) as checks,
             ThreadPoolExecutor(REQUESTS) as files,
-            # A large file of a snapshot does not wait for those of all batches.
+            # A snapshot's large files need not wait for the files of all batches.
             ThreadPoolExecutor(1) as checks_of_snapshots,
             ThreadPoolExecutor(REQUESTS) as files_of_snapshots,
             ThreadPoolExecutor(_AHEAD) as steps,
@@ -408,7 +409,7 @@ class Unpublished:
             self.logs = Copier(self._source.logs, self._target.logs, limit, files, checks)
             self.store = Copier(self._source.store, self._target.store, limit, files_of_snapshots, checks_of_snapshots)
             wanted = self._steps(found, known)
-            # Where bytes are few, a snapshot has its turn, so that batches do not wait for those after them.
+            # Under a rate limit, a snapshot waits for its turn, so that batches do not wait for later files.
             copied = partial(self._copied, found=found, with_snapshots=not limit.is_bounded)
             try:
                 with closing(in_order(steps, copied, wanted, lambda: most)) as ahead:
@@ -416,19 +417,19 @@ class Unpublished:
                         yield self._copied_snapshot(step) if isinstance(step, NewSnapshot) else step
             finally:
                 limit.stop()
-                # What is under way ends before what it staged is given up.
+                # Running copies end before their staged objects are released.
                 steps.shutdown()
                 self.logs.close()
                 self.store.close()
 
     def _steps(self, found: Found, known: int) -> Iterator[int | NewSnapshot]:
-        """Give numbers of batches and new snapshots in publishing order: a snapshot follows its batch."""
-        todo = found.todo
-        # From the batch before the first one that is copied, or that `wlc.config` does not know yet.
-        start = min([number - 1 for number in todo[:1]] + [known])
+        """Yield numbers of batches and new snapshots in publishing order: a snapshot follows its batch."""
+        missing = found.missing
+        # Start with the batch before the first one to copy, or the first one that `wlc.config` does not know yet.
+        start = min([number - 1 for number in missing[:1]] + [known])
         waiting = deque(self._new_snapshots(found))
-        for number in sorted(n for n in {*found.held, *todo} if n >= start):
-            # Without a key nothing says which batch a snapshot follows.
+        for number in sorted(n for n in {*found.held, *missing} if n >= start):
+            # Without a key, the batch before a snapshot is unknown.
             while waiting and waiting[0].manifest is not None and waiting[0].manifest.position.batch < number:
                 yield waiting.popleft()
             yield number
@@ -449,7 +450,7 @@ class Unpublished:
         return CopiedBatch(number, data, data, *self._decoded(number, data), ())
 
     def _copied_batch(self, number: int) -> CopiedBatch:
-        """Copy the data files of a batch, which nobody sees before its log file is there."""
+        """Copy the data files of a batch, which readers do not see before its log file exists."""
         path = paths.log_path(self._source.name, number)
         try:
             data = self._source.logs.raw.read(path)
@@ -474,7 +475,7 @@ class Unpublished:
         """Say whether an object is encrypted and there is no key to read it.
 
         Raises:
-            InvalidError: It would have to be read, for --delay or to verify its signature.
+            InvalidError: It must be read, for --delay or to verify its signature.
         """
         if not is_encrypted(data) or self._source.keys.encrypts:
             return False
@@ -498,17 +499,18 @@ class Unpublished:
             try:
                 data = self._source.store.raw.read(path)
             except MissingError:
-                continue  # It was pruned while we listed.
+                continue  # It was pruned during the listing.
             manifest = None
             if not self.is_sealed(data):
                 manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
                 if self._is_too_young(manifest.clock) or manifest.position.batch > found.end:
-                    # The log was listed without the batch that it follows: readers of the relay would miss that.
+                    # The listing of the log lacks the batch before the snapshot: readers of the relay would miss that
+                    # batch.
                     return
             yield NewSnapshot(tick, data, manifest)
 
     def _copied_snapshot(self, snapshot: NewSnapshot) -> CopiedSnapshot:
-        """Copy the data files of a snapshot, which nobody sees before its manifest is there."""
+        """Copy the data files of a snapshot, which readers do not see before its manifest exists."""
         folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
         if self._progress:
             self._progress(0, 1, f"copying snapshot {snapshot.tick}")

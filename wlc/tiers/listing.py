@@ -1,4 +1,4 @@
-"""All databases of a farm with their verdicts, and all who read one of them."""
+"""All databases of a farm with their verdicts, and all readers of a database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wlc.farm.store import MissingError, open_store
 from wlc.masters.lookup import resolve
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import DEADLINE
-from wlc.tiers.overview import going_on, members_of
+from wlc.tiers.overview import continuing_command, members_of
 from wlc.tiers.standing import DAMAGED, UNREADABLE, WRONG, Facts, judge, place_of
 from wlc.tiers.tree import read_tree
 
@@ -42,15 +42,15 @@ class FarmEntry(ForPeople):
     """One database of a farm.
 
     Attributes:
-        database: Its name; that of a site is `DATABASE/sites/SITE`.
-        kind: "database", "site" of several masters, or "relay" that chooses where to read; other relays look like
+        database: Its name; a site's name is `DATABASE/sites/SITE`.
+        kind: "database", "site" of several masters, or "relay" that chooses its upstream; other relays look like
             databases.
         state: See `Standing`: ok, quiet, stopped; or unreadable, damaged, failing, silent, late, behind.
         why: One sentence; `remedy`: the next command to type, None if there is none.
         tick: Last published tick; `clock`: when it was committed; `age_s`: seconds since then. None before the first.
-        seen: When the publisher was last there; None if it never said so.
-        lag_s: Seconds that the slowest reader is behind; None without readers, or where that is not known.
-        can_go_back_to: Time from which on every state can be reached; None where nothing was published or the key is
+        seen: When the publisher was last seen; None if never.
+        lag_s: Seconds that the slowest reader is behind; None without readers, or if unknown.
+        can_go_back_to: Time from which on every state can be restored; None if nothing was published or the key is
             missing.
         verified: When `wlc farm verify` last read it, None for never.
         drilled: When `wlr replica drill` last restored it, None for never.
@@ -74,20 +74,20 @@ class FarmEntry(ForPeople):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it needs someone."""
+        """Whether it needs attention."""
         return self.state in WRONG
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredReader(ForPeople):
-    """Somebody who registered with a database.
+    """A registered reader of a database.
 
     Attributes:
         kind: replica, relay, site or feed.
-        tick: Last tick that it holds, None before it holds anything.
-        lag_s: Seconds between its last commit and the farm's; None if one of them is not known.
+        tick: Last tick that it holds, None before the first.
+        lag_s: Seconds between its last commit and the farm's; None if one of them is unknown.
         lag_transactions: Ticks between the two.
-        seen: When it last said something; `is_overdue`: too long ago to keep anything from being pruned.
+        seen: When it last registered; `is_overdue`: too long ago to keep files from being pruned.
         held_bytes: Bytes of the log that only its kind of reader keeps from being pruned; None without the farm's key.
     """
 
@@ -114,7 +114,7 @@ def databases(
 
     Raises:
         InvalidError: There is no farm, or it is the folder of one database.
-        UnavailableError: The farm is out of reach.
+        UnavailableError: The farm is unreachable.
     """
     url = os.fspath(farm) if farm is not None else os.environ.get("WLC_FARM") or ("dbfarm" if _is_here() else None)
     if url is None:
@@ -122,7 +122,7 @@ def databases(
     store = open_store(url, storage_options)
     if store.exists(CONFIG):
         above = shlex.quote(store.url.rpartition("/")[0])
-        raise InvalidError(f"{store.url} is a database, and not a farm", hint=f"wlc list {above}")
+        raise InvalidError(f"{store.url} is a database, not a farm", hint=f"wlc list {above}")
     if "://" not in store.url and not Path(store.url).is_dir():
         raise InvalidError(f"there is no folder {store.url}", hint="wlc list URL, or wlc master SOURCE --farm URL")
     names = database_names(store)
@@ -147,7 +147,7 @@ def database_names(store: Store) -> list[str]:
 
 
 def _entries(farm: str, name: str, options: Mapping[str, Any] | None) -> list[FarmEntry]:
-    """Return a database and its other sites; nothing for a folder that is something else."""
+    """Return a database and its other sites; nothing for any other folder."""
     store = open_store(f"{farm}/{name}", options)
     if not store.exists(CONFIG):
         return []
@@ -160,7 +160,7 @@ def _entries(farm: str, name: str, options: Mapping[str, Any] | None) -> list[Fa
 
 
 def entry_of(url: str, name: str, kind: str = "database", options: Mapping[str, Any] | None = None) -> FarmEntry:
-    """Return how a database is, whatever that is: a farm that is out of reach makes it unreadable.
+    """Return the state of a database, always: if the farm is unreachable, the state is unreadable.
 
     Args:
         url: The database's folder.
@@ -175,7 +175,7 @@ def entry_of(url: str, name: str, kind: str = "database", options: Mapping[str, 
 
 
 def not_read(name: str, kind: str, error: FarmError | OSError) -> FarmEntry:
-    """Return what an error says of a database that was to be read."""
+    """Return the standing of a database after a read error."""
     state = DAMAGED if isinstance(error, CorruptError | MissingError) else UNREADABLE
     return FarmEntry(name, kind, state, str(error), error.hint if isinstance(error, FarmError) else None)
 
@@ -193,7 +193,7 @@ def _judged(database: FarmDatabase, name: str, kind: str) -> FarmEntry:
     except (CorruptError, MissingError) as error:
         damage = error.message
     stuck = {
-        f"{each.kind} {each.id} ({each.url})": going_on(each, database.url)
+        f"{each.kind} {each.id} ({each.url})": continuing_command(each, database.url)
         for each in members
         if STUCK in (*each.marks, each.state)
     }
@@ -223,11 +223,11 @@ def readers(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[RegisteredReader]:
-    """Return who registered with a database, by id; can be empty. Arguments as for `resolve`.
+    """Return the registered readers of a database, by id; can be empty. Arguments as for `resolve`.
 
     Raises:
         InvalidError: There is no such database.
-        CorruptError: A registration is damaged; the hint says how to go on.
+        CorruptError: A registration is damaged; the hint says how to continue.
     """
     database = resolve(db, farm, storage_options=storage_options)
     config, now = database.config(), utc_now()

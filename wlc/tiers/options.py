@@ -1,4 +1,4 @@
-"""Options of readers that choose where to read, and of relays, declared for functions, commands and `dbfarm.toml`."""
+"""Options of readers that choose an upstream, and of relays, declared for functions, commands and `dbfarm.toml`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wlc.farm.parameters import Option
 
 
 class UpstreamOptions(TypedDict, total=False):
-    """Where a replica, relay or feed reads; replicas and feeds remember it."""
+    """The upstream of a replica, relay or feed; replicas and feeds remember it."""
 
     upstream: Annotated[
         Sequence[str] | str | None,
@@ -29,12 +29,10 @@ class UpstreamOptions(TypedDict, total=False):
 
 
 class RelayOptions(UpstreamOptions, total=False):
-    """What is copied into a relay, how fast, and what is kept there."""
+    """Delay, speed and retention of a relay."""
 
-    delay: Annotated[
-        timedelta | str | None, Option("Leave out what was committed less than this ago: 1h, '2 days'.", "AGE")
-    ]
-    rate: Annotated[float | str | None, Option("Most bytes per second: 500k, 10M.", "RATE", flag="--limit-rate")]
+    delay: Annotated[timedelta | str | None, Option("Leave out transactions younger than this: 1h, '2 days'.", "AGE")]
+    rate: Annotated[float | str | None, Option("Maximum bytes per second: 500k, 10M.", "RATE", flag="--limit-rate")]
     fanout: Annotated[int | None, Option("How many may read from it; default is the registry's.", "N")]
     keep: Annotated[
         timedelta | str | None, Option("What wlc prune keeps in the relay, as wlc retention sets it: 30d.", "AGE")

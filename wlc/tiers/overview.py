@@ -1,4 +1,4 @@
-"""The tree of tiers for people and for monitoring: who reads from whom, how far behind, and who needs attention."""
+"""The tree of tiers for people and monitoring: members with their upstream, lag, and need for attention."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ CUT_OFF = "cut off"
 
 @dataclass(frozen=True, slots=True)
 class TierMember(ForPeople):
-    """Somebody in the tree.
+    """A member of the tree.
 
     Attributes:
-        id: Under which it registered; `origin` for the place that holds the registry.
+        id: Its registered id; `origin` for the place that holds the registry.
         kind: origin, relay, replica, site or feed.
         url: Where it is.
-        upstream: Id of what it reads; empty for the origin.
-        registry: URL of the registry by which it chooses, if that is another one than the one that is shown.
-        tier: 0 for the origin; None where no path leads to it.
+        upstream: Id of its upstream; empty for the origin.
+        registry: URL of the registry by which it chooses, if it is not the shown one.
+        tier: 0 for the origin; None without a path to it.
         state: pending, active, inactive or stuck.
-        marks: What needs attention: silent, stuck, pending for long, cut off.
-        children: Slots of it that are claimed.
-        fanout: How many may be; None for somebody who does not serve.
-        tick: Last tick that it holds; None before it holds anything.
+        marks: Reasons for attention: silent, stuck, pending for long, cut off.
+        children: Its claimed slots.
+        fanout: Its maximum of slots; None for a member that does not serve.
+        tick: Last tick that it holds; None before the first.
         batch: Its batch.
-        lag_s: Seconds between its last commit and the origin's; None if one of them is not known.
-        delay_s: How far it stays behind on purpose.
-        seen: When it was last heard of, by the store's clock; None for the origin.
-        interval_s: How often it says something.
+        lag_s: Seconds between its last commit and the origin's; None if one of them is unknown.
+        delay_s: Its configured delay.
+        seen: When it was last seen, by the store's clock; None for the origin.
+        interval_s: How often it registers.
         transitions: Its last changes of state with cause, actor and time, oldest first.
     """
 
@@ -76,10 +76,10 @@ class TierMember(ForPeople):
 
 @dataclass(frozen=True, slots=True)
 class TierTree(ForPeople):
-    """Everybody in the tree, a reader after what it reads, and the settings that hold.
+    """All members of the tree, readers after their upstream, and the effective settings.
 
     Attributes:
-        damaged: What is wrong with documents of the registry that were left out.
+        damaged: Errors of the registry's documents that were left out.
     """
 
     url: str
@@ -89,12 +89,12 @@ class TierTree(ForPeople):
 
     @property
     def stuck(self) -> tuple[TierMember, ...]:
-        """Those that do not come further though there is something to read."""
+        """Members that do not advance although their upstream is ahead."""
         return tuple(member for member in self.members if STUCK in (*member.marks, member.state))
 
     @property
     def cut_off(self) -> tuple[TierMember, ...]:
-        """Relays from which no path leads to the origin: they read in a circle, or from what is not registered."""
+        """Relays without a path to the origin: they read in a cycle, or from an unregistered upstream."""
         return tuple(member for member in self.members if CUT_OFF in member.marks)
 
 
@@ -104,7 +104,7 @@ def tier_tree(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TierTree:
-    """Return who reads a database from where, how far behind, and who needs attention.
+    """Return the readers of a database with their upstream, lag, and need for attention.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
@@ -121,10 +121,10 @@ def tier_tree(
     return TierTree(database.url, members_of(tree, database.url), tree.settings, tree.damaged)
 
 
-def going_on(member: TierMember, url: str) -> str:
-    """Return the command with which a member goes on, or that says what helps; `url` is the origin's.
+def continuing_command(member: TierMember, url: str) -> str:
+    """Return the command that continues a member or names the remedy; `url` is the origin's.
 
-    A feed to Kafka keeps what it remembers in the farm.
+    A feed to Kafka keeps its state in the farm.
     """
     if member.kind == RELAY:
         return f"wlc tier ship {shlex.quote(url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
@@ -134,7 +134,7 @@ def going_on(member: TierMember, url: str) -> str:
 
 
 def members_of(tree: Tree, url: str) -> tuple[TierMember, ...]:
-    """Return everybody in a tree, the origin first; `url` is the origin's."""
+    """Return all members of a tree, the origin first; `url` is the origin's."""
     return tuple(_members(tree, url))
 
 
@@ -144,7 +144,7 @@ def _members(tree: Tree, url: str) -> Iterable[TierMember]:
     below: dict[str, list[str]] = {}
     for name, node in sorted(nodes.items()):
         if name != ORIGIN:
-            # Whoever reads what is not registered, or reads in a circle, stands beside the origin.
+            # A member that reads from an unregistered upstream or in a cycle is listed beside the origin.
             below.setdefault(node.parent if tiers[name] != NOWHERE else "", []).append(name)
 
     def walk(name: str) -> Iterable[TierMember]:
@@ -191,7 +191,7 @@ def _member(node: Node, tree: Tree, tier: int, children: int, nodes: Mapping[str
     transitions = (*replica.transitions, *(upstream.transitions if upstream else ()))
     marks = _marks(node, tree, member, nodes)
     path = (node.id, *ancestors(node.id, nodes))
-    # It is known where somebody reads who chooses by another registry.
+    # The upstream of a member that chooses by another registry is known there.
     is_elsewhere = any(tree.members[name].replica.registry for name in path if name in tree.members)
     if tier == NOWHERE and replica.kind == RELAY and not is_elsewhere:
         marks = (*marks, CUT_OFF)

@@ -1,4 +1,4 @@
-"""Fill places of a lower tier that may not read the upper one: this process dials outwards, and nobody dials it."""
+"""Fill places of a lower tier that may not read the upper one: this process only opens connections outwards."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from wlc.tiers.relay import Shipped
     from wlc.tiers.tier_settings import TierSettings
 
-# Places that are filled at once; each waits for a disk or a network, and one that hangs does not hold up the others.
+# Places filled concurrently; each waits for a disk or a network, and one that hangs does not delay the others.
 _AT_ONCE = 8
 _LEASE = "push.lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed(ForPeople):
-    """What one round did.
+    """The result of one round.
 
     Attributes:
-        shipped: What each place got.
-        failed: For each place, or entry, that could not be filled, why.
+        shipped: Result by place.
+        failed: Reason by place or entry that could not be filled.
     """
 
     shipped: tuple[Shipped, ...]
@@ -55,14 +55,14 @@ class Pushed(ForPeople):
 
 
 class Pusher:
-    """Fills every place that a registry says must be filled; use it as a context, it holds leases.
+    """Fills every place in a registry's push list; use it as a context, because it holds leases.
 
     Args:
-        db: Name in the farm, URL of the database's folder, or a source that knows its farm: what is pushed.
-        registry: URL of the database's folder with the list; it lies where both tiers reach it.
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm: the database to push.
+        registry: URL of the database's folder with the list; both tiers must reach it.
         class_name: Class of `db`: readers of a higher class are not served.
         farm: URL of the farm, for a bare name.
-        rate: Bytes per second of all together; as text, for example `10M`.
+        rate: Total bytes per second; as text, for example `10M`.
         storage_options: Options of the farm's file system.
         target_options: Options of the file systems of the registry and of the places.
     """
@@ -98,11 +98,11 @@ class Pusher:
 
     @property
     def settings(self) -> TierSettings:
-        """Settings of the registry: how often to dial, and to read the list."""
+        """Settings of the registry: how often to push, and to read the list."""
         return read_settings(self._registry)
 
     def push(self) -> Pushed:
-        """Bring every place up to what the source has; one that cannot be filled does not hold up the others.
+        """Copy the source's state to every place; a place that cannot be filled does not delay the others.
 
         Raises:
             InvalidError: The source was taken out of service, or there is no such database.
@@ -112,7 +112,7 @@ class Pusher:
         origin = find_upstream(self._source, ORIGIN)
         if origin is not None and origin.state == INACTIVE:
             hint = f"wlc tier upstream {self._source.url} {ORIGIN} --active"
-            raise InvalidError(f"{self._source.url} is inactive, and pushes to nobody", hint=hint)
+            raise InvalidError(f"{self._source.url} is inactive, so it pushes nothing", hint=hint)
         targets, failed = self._targets()
         for url in [url for url in self._leases if url not in targets]:
             self._leases.pop(url).release()
@@ -126,7 +126,7 @@ class Pusher:
         return Pushed(tuple(shipped), failed)
 
     def _targets(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the URLs of the places to be filled, from the list as it was read a short time ago."""
+        """Return the URLs of the places to fill, from the cached list."""
         now, settings = time.monotonic(), self.settings
         if self._listed is None or now - self._listed[0] >= settings.push_list_s:
             entries, wrong = pushes(self._registry)
@@ -155,7 +155,7 @@ class Pusher:
                 self._leases[url] = Lease(target.store.raw, _LEASE)
             else:
                 self._check_lease(url)
-            # Each place needs objects of its own: what they hold on to is not shared among threads.
+            # Each place needs separate objects: they are not thread-safe.
             source = open_database(self._source.url, storage_options=self._source.storage_options)
             offer = Offer(None, None, 0.0)
             shipping = Shipping(source, target, None, self._limit, None, offer)
@@ -165,7 +165,7 @@ class Pusher:
             return error
 
     def _check_lease(self, url: str) -> None:
-        """Stop where another pusher has taken the place over; the next round asks for the lease again."""
+        """Stop if another pusher has taken the place over; the next round requests the lease again."""
         lease = self._leases.get(url)
         if lease is None:
             raise UnavailableError(f"{url} was taken over by another run", path=url)
@@ -183,10 +183,10 @@ def push_list(
     remove: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Push]:
-    """Return the entries of a registry, after one was added or removed.
+    """Return the entries of a registry after adding or removing one.
 
     Raises:
-        InvalidError: There is an entry of that id already, or none; or it says nothing; or there is no such place.
+        InvalidError: The id to add exists, the id to remove does not; the entry is empty; or there is no such place.
     """
     database = open_database(registry, storage_options=storage_options)
     if add is not None:
@@ -204,5 +204,5 @@ def push_list(
         if wrong:
             raise wrong[0]
         if not found:
-            database.config()  # A place that is not there has no list.
+            database.config()  # A missing place has no list.
     return found

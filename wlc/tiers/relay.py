@@ -30,7 +30,7 @@ from wlc.tiers.attachment import attachment_object, attachment_of, detach, place
 from wlc.tiers.copying import CopiedSnapshot, Found, RateLimit, Unpublished, refuse_unreadable
 from wlc.tiers.options import RelayOptions
 from wlc.tiers.same_past import is_same_place
-from wlc.tiers.tree import Offer, as_reader, how_to_begin_anew, is_offered, offer_place, relay_id
+from wlc.tiers.tree import Offer, as_reader, begin_again_hint, is_offered, offer_place, relay_id
 from wlc.tiers.upstreams import ORIGIN
 
 if TYPE_CHECKING:
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from wlc.tiers.copying import CopiedBatch
 
 
-# The relay's `wlc.config` follows at least so often.
+# Longest interval of updates of the relay's `wlc.config`.
 _NOTE_EVERY = 32
-# A run that was suspended for this long checks again what it has just created.
+# A run that was suspended for this long checks its last created objects again.
 _HALTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shipped(ForPeople):
-    """What one round copied, and where the relay stands.
+    """The result of one round, and the relay's position.
 
     Attributes:
         url: The relay's folder of the database.
         tick: Last tick that the relay holds.
         batches: Batches copied in this round; `snapshots`, `files` and `bytes` likewise.
-        is_verified: False if the farm is encrypted and there is no key: sizes were compared, and nothing else. None if
-            nothing was copied.
+        is_verified: False if the farm is encrypted and there is no key: only sizes were compared. None if nothing was
+            copied.
     """
 
     url: str
@@ -71,7 +71,7 @@ class Shipped(ForPeople):
 
 
 class Shipping:
-    """One round of copying; `now` is what the relay's `wlc.config` is going to say."""
+    """One round of copying; `now` is the relay's future `wlc.config`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Shipping:
         offer: Offer,
         membership: Membership | None = None,
     ) -> None:
-        # Called before anything is created that others see; raises to end the round.
+        # Called before an object becomes visible to readers; raises to end the round.
         self.before_each: Callable[[], None] = lambda: None
         self._offer = offer
         self._membership = membership
@@ -96,18 +96,18 @@ class Shipping:
         self._unpublished = Unpublished(source, target, latest, limit, progress)
         self._is_new = self._has_start = self._is_settled = False
         self._now = first_config(source.name)
-        # Where the relay's log begins, and the batch that it was to get next when it was listed.
+        # The first batch of the relay's log, and the next batch to copy at the time of the listing.
         self._begin = self._held_before = 1
-        # Positions of snapshots, and chain hashes of batches, by the number of the batch.
+        # Positions of snapshots, and chain hashes of batches, by batch number.
         self._positions: dict[int, Position] = {}
         self._chains: dict[int, str] = {}
 
     def run(self, *, registers: bool, serves: bool = True) -> Shipped:
-        """Copy what is missing; safe to repeat, whatever a run before it did last.
+        """Copy the missing objects; safe to repeat at any point of an earlier run.
 
         Args:
-            registers: Make the relay known where it reads.
-            serves: As an upstream, too.
+            registers: Register the relay with its upstream.
+            serves: Register it as an upstream, too.
         """
         wanted = self._source.config()
         try:
@@ -119,7 +119,7 @@ class Shipping:
         if not is_level:
             if registers and self._is_new:
                 refuse_unreadable(self._source, self._latest)
-                # Nothing may be pruned while the first copy is made.
+                # Nothing may be pruned during the first copy.
                 self._register(None)
                 if serves:
                     self._serve(is_new=True)
@@ -134,7 +134,7 @@ class Shipping:
         return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._unpublished.is_verified)
 
     def _is_level(self, wanted: Config) -> bool:
-        """Say whether there is nothing to copy, which a constant number of requests finds out."""
+        """Say whether there is nothing to copy, with a constant number of requests."""
         if self._is_new or self._now != replace(wanted, logs=self._now.logs):
             return False
         return not self._source.logs.exists(paths.log_path(self._source.name, wanted.batches))
@@ -142,22 +142,23 @@ class Shipping:
     # The two places --------------------------------------------------------------------------------------------------
 
     def _copy(self, wanted: Config) -> None:
-        # What the relay holds was in the farm before, and a snapshot follows its batch.
+        # List the relay first, whose content comes from the farm, and batches before snapshots, which follow their
+        # batch.
         held, held_ticks = frozenset(self._target.batch_numbers()), self._target.snapshot_ticks()
         ticks = self._source.snapshot_ticks()
         found = Found(ticks, self._source.batch_numbers(), held, held_ticks)
         self._first = self._begin = found.begin
         self._held_before = self._now.batches
         if held_ticks:
-            # A run that was killed may not have said so.
+            # A killed run may not have updated the configuration.
             self._now = replace(self._now, snapshot=max(self._now.snapshot, paths.snapshot_folder(held_ticks[-1])))
         self._refuse_other_past(wanted, found)
         self._refuse_gap(found)
         self._copy_in_order(found)
-        self._settle(wanted, found)
+        self._complete_config(wanted, found)
 
     def _refuse_other_past(self, wanted: Config, found: Found) -> None:
-        """Check that the newest that the relay holds is the farm's."""
+        """Check that the relay's newest batch and snapshot are the farm's."""
         if found.held:
             last = max(found.held)
             if not found.numbers or last > found.numbers[-1]:
@@ -182,7 +183,7 @@ class Shipping:
                 self._now = with_snapshot(self._now, manifest)
 
     def _is_relay_behind(self, found: Found) -> bool:
-        """Say whether the source is another relay that has not come so far; what the origin loses is lost."""
+        """Say whether the source is another relay that is only behind; if the origin lacks the batch, it is lost."""
         if self._membership is None or self._membership.attachment.upstream == ORIGIN or not found.numbers:
             return False
         newest = found.numbers[-1]
@@ -194,14 +195,14 @@ class Shipping:
 
     def _refuse_gap(self, found: Found) -> None:
         """Refuse to leave out a batch: the relay's log would have a hole."""
-        todo = found.todo
-        for number in range(found.begin, todo[-1] if todo else 0):
+        missing = found.missing
+        for number in range(found.begin, missing[-1] if missing else 0):
             if number in found.held or number in found.numbers:
                 continue
             if number < found.numbers[0]:
                 raise ExpiredError(
                     f"batch {number} of {self._source.url} was pruned before the relay had copied it",
-                    hint=how_to_begin_anew(self._target.url),
+                    hint=begin_again_hint(self._target.url),
                     path=self._source.url,
                 )
             raise GapError(
@@ -213,14 +214,14 @@ class Shipping:
     def _other_past(self, difference: str) -> CorruptError:
         return CorruptError(
             f"{self._source.url} {difference}: it was restored or made anew, or the relay belongs to another one",
-            hint=f"Keep the one that is right. If that is the farm, delete {self._target.url} and ship again.",
+            hint=f"Keep the right one. If that is the farm, delete {self._target.url} and ship again.",
             path=self._source.url,
         )
 
     # Copying ---------------------------------------------------------------------------------------------------------
 
     def _copy_in_order(self, found: Found) -> None:
-        total = len(found.todo)
+        total = len(found.missing)
         self._has_start = bool(found.held_ticks) or found.begin == 1
         with closing(self._unpublished.in_order(found, self._now.batches)) as ahead:
             is_noted = True
@@ -230,7 +231,7 @@ class Shipping:
                     is_noted = True
                 if isinstance(copied, CopiedSnapshot):
                     self._create_snapshot(copied)
-                    # What comes after the last step says it, too.
+                    # The final update writes the configuration, too.
                     is_noted = False
                     continue
                 if copied.is_too_young:
@@ -241,7 +242,7 @@ class Shipping:
                 self._follow(copied)
 
     def _refuse_unconnected(self, copied: CopiedBatch) -> None:
-        """Refuse a batch that does not go on where the relay's log or snapshot ends."""
+        """Refuse a batch that does not follow the end of the relay's log or snapshot."""
         batch, number = copied.batch, copied.number
         if batch is None:
             return
@@ -274,12 +275,12 @@ class Shipping:
             self._progress(self._batches, total, Doing(f"copying batch {copied.number}", bytes=self._bytes))
 
     def _overtaken(self, where: str) -> UnavailableError:
-        """Build the error for what others have copied and pruned in the relay while this run was halted."""
+        """Build the error for an object that other runs copied and pruned in the relay while this run was suspended."""
         message = f"{where} was copied by another run and pruned meanwhile"
         return UnavailableError(message, hint="Run it again: it goes on behind that.", path=where)
 
     def _reaches(self, number: int) -> bool:
-        """Say whether the relay's log still goes on to a batch: this run may have been halted, and the relay pruned."""
+        """Say whether the relay's log still reaches a batch: this run may have been suspended, and the relay pruned."""
         logs, name = self._target.logs.raw, self._source.name
         if number > self._begin:
             return any(logs.exists(paths.log_path(name, number + by)) for by in (-1, 1))
@@ -297,7 +298,7 @@ class Shipping:
         return held.issuperset(file.file.path for file in copied.batch.files)
 
     def _follow(self, copied: CopiedBatch) -> None:
-        """Note what the relay holds with a batch."""
+        """Record a batch of the relay."""
         batch, number = copied.batch, copied.number
         self._chains[number] = copied.chain
         if batch is None:
@@ -324,14 +325,14 @@ class Shipping:
                 raise self._other_past(f"has a snapshot {snapshot.tick} of another batch {position.batch}")
             self._positions[position.batch] = position
             self._now = with_snapshot(self._now, snapshot.manifest)
-        # A run that was halted may have lost the files to a prune.
+        # Pruning may have deleted files while this run was suspended.
         held = {entry.path for entry in self._target.store.raw.list(folder)}
         if len(held) < len(copied.sizes) or not held.issuperset(copied.paths):
             raise self._overtaken(f"{self._target.url}/{path}")
-        self._settle_logs()
+        self._make_logs_durable()
         self.before_each()
         self._unpublished.store.create(path, copied.staged)
-        self._unpublished.store.target.raw.settle(path)
+        self._unpublished.store.target.raw.make_durable(path)
         self._count(copied.sizes, snapshot.data)
         self._snapshots += 1
         self._has_start = True
@@ -339,36 +340,36 @@ class Shipping:
     # What others see -------------------------------------------------------------------------------------------------
 
     def _note(self, *, is_final: bool = False) -> None:
-        """Bring the relay's `wlc.config` up to what it holds.
+        """Update the relay's `wlc.config` to its content.
 
-        A new relay gets one when readers can begin with what is there. Without a key, only the farm's own configuration
-        says what is there in the end.
+        A new relay gets one once readers can begin with its content. Without a key, only the farm's own configuration
+        describes the final content.
         """
         if not is_final and not (self._unpublished.is_verified and self._has_start):
             return
-        self._settle_logs()
+        self._make_logs_durable()
         if self._is_new:
             self._is_new = False
             try:
                 self._target.create_config(self._now)
                 return
             except AlreadyExistsError:
-                pass  # Another run copies into the same relay.
+                pass  # Another run is copying into the same relay.
         self._now = self._target.change_config(self._merged)
 
-    def _settle_logs(self) -> None:
-        """Let log files be durable before anything that says so, those of a run before this one, too."""
+    def _make_logs_durable(self) -> None:
+        """Make log files durable before any document names them, including those of an earlier run."""
         if not self._is_settled:
-            self._target.logs.raw.settle(paths.log_path(self._source.name, 1))
+            self._target.logs.raw.make_durable(paths.log_path(self._source.name, 1))
             self._is_settled = True
 
     def _merged(self, present: Config) -> Config:
-        """Return the configuration that is ahead, with the newest snapshot of both: two runs may copy side by side."""
+        """Return the configuration that is ahead, with the newest snapshot of both: two runs may copy concurrently."""
         ahead = present if present.batches > self._now.batches else self._now
         return replace(ahead, snapshot=max(present.snapshot, self._now.snapshot))
 
-    def _settle(self, wanted: Config, found: Found) -> None:
-        """Note what only `wlc.config` says, once everything is there: beat, state and the history's parent."""
+    def _complete_config(self, wanted: Config, found: Found) -> None:
+        """Copy the fields of `wlc.config` alone, once the copy is complete: beat, state and the history's parent."""
         has_nothing = self._now.batches == 1 and not self._now.snapshot
         if self._is_new and (found.numbers or found.ticks) and (has_nothing or not self._has_start):
             if self._latest is None:
@@ -392,10 +393,10 @@ class Shipping:
         register_reader(self._source, reader, self._membership, is_level=is_level)
 
     def _serve(self, *, is_new: bool) -> None:
-        """Register as an upstream: if there is something new to say, and where the relay was forgotten."""
+        """Register as an upstream if the registration changed or was deleted."""
         has_start = (self._now.batches > 1 or bool(self._now.snapshot)) and not self._is_new
         for registry in self._membership.registries() if self._membership else [self._source]:
-            # With a registry away, it holds what it knew; a directory that is not mounted must not be made anew.
+            # An unreachable registry keeps the last registration; do not create a directory that is only unmounted.
             with suppress(UnavailableError) if registry.url != self._source.url else nullcontext():
                 if (is_new or not is_offered(registry, self._target)) and registry.store.exists(paths.CONFIG):
                     offer_place(registry, self._target, self._offer, self._first, has_start=has_start)
@@ -414,10 +415,10 @@ def ship(
     progress: Progress | None = None,
     **options: Unpack[RelayOptions],
 ) -> Shipped:
-    """Copy what a farm database has and a relay lacks: snapshots and batches, byte for byte.
+    """Copy the snapshots and batches of a farm database that a relay lacks, byte for byte.
 
-    Signatures, encryption and the chain of log files stay valid, so that a replica may change between the two places.
-    Everything is verified on the way. Without its key an encrypted farm is copied, too, and only sizes are compared.
+    Signatures, encryption and the chain of log files stay valid, so a replica may switch between the two places. Every
+    object is verified during the copy. An encrypted farm is copied even without its key; then only sizes are compared.
 
     Args:
         db: Name in the farm, URL of the database's folder (another relay's, too), or a source that knows its farm.
@@ -425,16 +426,17 @@ def ship(
         farm: URL of the farm, for a bare name; WLC_FARM if omitted.
         storage_options: Options of the farm's file system.
         target_options: Options of the relay's file system.
-        register: Make the relay known where it reads, so that `wlc prune` there waits for it, and as an upstream.
-        keepalive: Of a program that follows: says between rounds that the relay is there.
-        progress: Called with batches done, batches in all, and what is being done.
+        register: Register the relay with its upstream, so that `wlc prune` there waits for it, and as an upstream
+            itself.
+        keepalive: That of a program that follows: renews the registration between rounds.
+        progress: Called with batches done, batches in total, and the current activity.
 
     Raises:
-        InvalidError: There is no such database, or an argument cannot be read.
+        InvalidError: There is no such database, or an argument is malformed.
         ExpiredError: The log was pruned behind the relay's position, or while it was copied.
         GapError: A batch of the farm is missing. The relay keeps what it has.
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
-        UnavailableError: A place cannot be reached, or nothing of the database is old enough: try again.
+        UnavailableError: A place cannot be reached, or no transaction is old enough: try again.
     """
     age, kept = parse_age(options.get("delay")), parse_age(options.get("keep"))
     rate = options.get("rate")
@@ -481,7 +483,7 @@ def _attachment(
     class_name: str | None,
     registry: Sequence[str] | str | None,
 ) -> Attachment | None:
-    """Return what a relay is to remember of where it reads, and give up what it claimed in a registry it leaves."""
+    """Return the attachment that a relay must store, and release its claims in a registry that it leaves."""
     if upstream is None and not registry:
         return None
     before = (attachment_object(relay).load() or (None, ""))[0]
@@ -503,20 +505,20 @@ def _position_of(relay: FarmDatabase, source: FarmDatabase) -> Position | None:
         return _reached(relay, source)
     last, chain = config.batches - 1, ""
     if last > 0:
-        # Without the key, the bytes are compared when they are copied.
+        # Without the key, bytes are compared during the copy.
         with suppress(FarmError):
             chain = relay.read_batch(last)[1]
     return Position(config.history, config.tick, last, chain)
 
 
 def _reached(relay: FarmDatabase, source: FarmDatabase) -> Position | None:
-    """Return how far the first copy of a relay has come: what it lacks must be where it reads."""
+    """Return the position of a relay's first copy: its upstream must hold the objects that it lacks."""
     last = max(relay.batch_numbers(), default=0)
     if last == 0:
         return None
     try:
         batch, chain = relay.read_batch(last)
     except FarmError:
-        # Without the key, only the number is known.
+        # Without the key, only the batch number is known.
         return Position(source.config().history, 0, last)
     return Position(batch.history, batch.last, last, chain)

@@ -1,4 +1,4 @@
-"""Whether a place holds the past of a replica, or of another place: the chain of log files proves it."""
+"""Proof that a place holds the past of a replica or of another place: the chain of log files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def prove_same_past(database: FarmDatabase, position: Position) -> None:
-    """Check that a place has the batch that a position is in, or goes on right behind it.
+    """Check that a place has the batch of a position, or begins with the next one.
 
     Raises:
         InvalidError: It does not hold the position yet.
@@ -37,7 +37,7 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
             position=position,
         ) from error
     except MissingError as error:
-        database.config()  # That there is no such place is another mistake.
+        database.config()  # A missing place is a different error.
         place = shlex.quote(database.url.rpartition("/")[0])
         raise InvalidError(
             f"{database.url} does not hold the replica's tick {position.tick} yet",
@@ -55,12 +55,14 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
 
 
 def is_only_behind(place: FarmDatabase, membership: Membership | None, position: Position) -> bool:
-    """Say whether a place that ends before its reader's position is a relay behind, as what the origin lacks is lost.
+    """Say whether a place that ends before its reader's position is a relay that is only behind.
+
+    If the origin ends before the position, the batches are lost.
 
     Args:
-        place: What is read.
-        membership: The reader's part in a tree of tiers; None if it reads what it was given.
-        position: Where the reader stands.
+        place: The reader's upstream.
+        membership: The reader's membership in a tree of tiers; None if it reads the given place.
+        position: The reader's position.
     """
     if membership is None or membership.attachment.upstream == ORIGIN:
         return False
@@ -68,7 +70,7 @@ def is_only_behind(place: FarmDatabase, membership: Membership | None, position:
         prove_same_past(membership.registry, position)
         prove_same_database(place, membership.registry)
     except (UnavailableError, MissingError, ExpiredError):
-        # The registry is away, or has pruned the batch: nothing says that it is lost.
+        # The registry is unreachable, or has pruned the batch: a loss is not proved.
         return True
     except (InvalidError, CorruptError):
         return False
@@ -76,16 +78,16 @@ def is_only_behind(place: FarmDatabase, membership: Membership | None, position:
 
 
 def is_made_up(database: FarmDatabase, position: Position, numbers: Sequence[int]) -> bool:
-    """Say whether the log shows that its master took no snapshot at a position: anybody who may add one can.
+    """Say whether the log proves a snapshot to be forged: an attacker with the right to create objects can add one.
 
-    A snapshot lies within the batch that it names, or begins a history behind it. The ticks between two batches stand
-    for such beginnings, of which there may be several: a master that stops may have published nothing. Where the batch
-    was pruned, nothing shows.
+    A snapshot lies within the batch that it names, or begins a history after it. The ticks between two batches belong
+    to such beginnings, possibly several: a stopped master may have published nothing. If the batch was pruned, nothing
+    is proved.
 
     Args:
-        database: Its log is read.
-        position: Of the snapshot.
-        numbers: Of all batches that the log has, rising.
+        database: The database whose log is read.
+        position: Position of the snapshot.
+        numbers: Numbers of all batches in the log, rising.
 
     Raises:
         CorruptError: A log file is damaged.
@@ -118,9 +120,9 @@ def resolved(url: str) -> str:
 
 
 def prove_same_database(place: FarmDatabase, registry: FarmDatabase) -> None:
-    """Check that a place holds the database of the place that recommends it, and no other past of it.
+    """Check that a place holds the same database with the same past as the registry that lists it.
 
-    The last batch that both hold is compared byte for byte. Where there is none, their histories are compared.
+    The last common batch is compared byte for byte. Without a common batch, the histories are compared.
 
     Raises:
         InvalidError: It is a place of another database, or there is none.
@@ -142,7 +144,7 @@ def prove_same_database(place: FarmDatabase, registry: FarmDatabase) -> None:
 
 
 def _is_same_batch(one: FarmDatabase, other: FarmDatabase, number: int) -> bool | None:
-    """Compare a log file as it lies there, which takes no key; None if one of the places does not hold it."""
+    """Compare a raw log file, which needs no key; None if one of the places lacks it."""
     if number < 1:
         return None
     path = log_path(one.name, number)
@@ -155,7 +157,7 @@ def _is_same_batch(one: FarmDatabase, other: FarmDatabase, number: int) -> bool 
 def _holds(database: FarmDatabase, position: Position) -> bool:
     config = database.config()
     if position.batch == 0:
-        # Nothing was published to the history; its id is all that there is to compare.
+        # Nothing was published to the history, so only its id can be compared.
         history = config.history if config.batches == 1 else database.read_batch(1)[0].history
         return position.history in ("", history)
     try:

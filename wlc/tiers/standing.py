@@ -1,4 +1,4 @@
-"""Is a database healthy? One verdict, which the list of a farm, the checkup, the pages and the service share."""
+"""The health of a database: one verdict for the list of a farm, the checkup, the pages and the service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wlc.farm.health import Health
     from wlc.farm.model import Config
 
-# States that need nothing; then those that need someone to look, from the worst on.
+# States that need no attention; then those that do, from the worst on.
 OK, QUIET, IS_STOPPED = "ok", "quiet", "stopped"
 UNREADABLE, DAMAGED, FAILING, SILENT, LATE, BEHIND = "unreadable", "damaged", "failing", "silent", "late", "behind"
 WRONG = (UNREADABLE, DAMAGED, FAILING, SILENT, LATE, BEHIND)
@@ -26,16 +26,16 @@ STATES = (*WRONG, IS_STOPPED, QUIET, OK)
 
 @dataclass(frozen=True, slots=True)
 class Standing(ForPeople):
-    """How a database is.
+    """The verdict on a database.
 
     Attributes:
-        state: "ok": its publisher is there; "quiet": the publisher closed, or none has ever said that it is there;
-            "stopped": `wlc stop`. What needs someone: "unreadable", "damaged", "failing": the publisher is there and
-            cannot publish, "silent": it died, "late": no commit for longer than `expect_every`, "behind": a reader
-            does not come further.
+        state: "ok": its publisher runs; "quiet": the publisher closed, or none has ever given a sign; "stopped": `wlc
+            stop`. States that need attention: "unreadable", "damaged", "failing": the publisher runs but cannot
+            publish, "silent": it died, "late": no commit for longer than `expect_every`, "behind": a reader does not
+            advance.
         why: One sentence.
-        remedy: The next command to type; None if there is none to type.
-        seen: When the publisher was last there; None if it never said so.
+        remedy: The next command to type; None if there is none.
+        seen: When the publisher was last seen; None if never.
     """
 
     state: str
@@ -45,18 +45,18 @@ class Standing(ForPeople):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it needs someone."""
+        """Whether it needs attention."""
         return self.state in WRONG
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a database.
+    """The facts for a verdict on a database.
 
     Attributes:
         place: The database as a command names it.
-        damage: What is wrong with its files; empty if nothing that was read is.
-        stuck: The readers that do not come further, as messages name them, and the commands with which they go on.
+        damage: Damage found in its files; empty for none.
+        stuck: The stuck readers, as messages name them, and the commands that continue them.
     """
 
     place: str
@@ -67,7 +67,7 @@ class Facts:
 
 
 def judge(facts: Facts, now: datetime) -> Standing:
-    """Return the verdict on a database: the worst of what is wrong, or that nothing is."""
+    """Return the verdict on a database: its worst problem, or none."""
     config, health = facts.config, facts.health
     if damage := facts.damage or _disproved(health, now):
         return Standing(DAMAGED, damage, f"wlc farm verify {facts.place}")
@@ -80,7 +80,7 @@ def judge(facts: Facts, now: datetime) -> Standing:
     who = f"the publisher of {sign.source} on {sign.host}"
     failure = f"; it could not publish: {sign.failure}" if sign.failure else ""
     if is_silent(health, config.write, now):
-        why = f"{who} has said nothing for {duration(whole_seconds(now - seen))}, and did not close{failure}"
+        why = f"{who} has given no sign for {duration(whole_seconds(now - seen))}, and did not close{failure}"
         again = f"on {sign.host}: wlc flush {shlex.quote(sign.source)}; then start its program again"
         return Standing(SILENT, why, again, seen)
     if sign.failure:
@@ -93,7 +93,7 @@ def judge(facts: Facts, now: datetime) -> Standing:
 
 
 def _of_readers(facts: Facts, now: datetime) -> Standing | None:
-    """Return what a reader would complain about: no commits, or no progress; None if nothing."""
+    """Return the verdict on late commits or stuck readers; None if there are none."""
     expected, clock = facts.health.expect_every, facts.config.write
     if expected and (clock is None or now - clock > expected):
         age = "no transaction was ever published" if clock is None else f"the last commit was {ago(clock, now)}"
@@ -104,7 +104,7 @@ def _of_readers(facts: Facts, now: datetime) -> Standing | None:
 
 
 def _disproved(health: Health, now: datetime) -> str:
-    """Return what the last verification or drill found wrong; empty if nothing."""
+    """Return the errors of the last verification or drill; empty if there were none."""
     proofs = (("wlc farm verify", health.verified), ("wlr replica drill", health.drilled))
     found = (f"{what}, {ago(at.time, now)}: {at.failure}" for what, at in proofs if at is not None and at.failure)
     return "; ".join(found)

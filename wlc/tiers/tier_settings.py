@@ -23,22 +23,22 @@ _NUMBER_MOST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """What everybody in a tree of tiers goes by.
+    """Settings of all members of a tree of tiers.
 
     Attributes:
-        penalty_s: How long an upstream that failed is avoided at first; doubled with every failure.
-        penalty_most_s: The longest time that it is avoided.
+        penalty_s: First time of avoidance of a failed upstream; doubled with every failure.
+        penalty_most_s: Maximum of that time.
         candidates: How many upstreams are tried in one round.
-        fanout: How many may read from one place that sets no number of its own.
-        fanouts: Numbers for single upstreams, which override theirs.
-        keepalive_s: How often a running process says that it is there.
-        recent_intervals: A reader is silent after this many announced intervals …
+        fanout: Maximum number of readers of an upstream that sets none itself.
+        fanouts: Overrides for single upstreams.
+        keepalive_s: How often a running process renews its registration.
+        recent_intervals: A reader is silent after this many of its intervals …
         recent_s: … and not before this many seconds.
-        rechoose_s: How often a reader chooses anew.
-        stuck_s: A reader is stuck after this long without progress while there is something to read.
-        pending_s: How long a reader may be registered without holding anything.
-        push_dial_s: How often a pusher looks for something to push.
-        push_list_s: How often it reads the list of whom to push to.
+        rechoose_s: How often a reader chooses again.
+        stuck_s: A reader is stuck after this long without progress while its upstream is ahead.
+        pending_s: How long a reader may be registered without data.
+        push_dial_s: How often a pusher checks for new objects.
+        push_list_s: How often it reads the push list.
         classes: Order of the classes from the lowest up; equal ones are joined by `=`.
     """
 
@@ -59,11 +59,11 @@ class TierSettings:
     fanouts: Mapping[str, int] = field(default_factory=dict)
 
     def fanout_of(self, upstream: str, own: int | None) -> int:
-        """Return how many may read from an upstream: what was set for it, its own number, or the one for all."""
+        """Return the fan-out of an upstream: its override, its own number, or the general one."""
         return self.fanouts.get(upstream, self.fanout if own is None else own)
 
     def rank(self, class_name: str) -> int | None:
-        """Return the place of a class in the order, None if it has none."""
+        """Return the rank of a class, None if it has none."""
         for place, level in enumerate(self.classes.split("<")):
             if class_name in level.split("="):
                 return place
@@ -111,12 +111,12 @@ def _checked(settings: TierSettings) -> TierSettings:
     return settings
 
 
-_DOCUMENT = Document("tiers", TierSettings, check=_checked, hint="Delete {where}: the defaults hold then.")
+_DOCUMENT = Document("tiers", TierSettings, check=_checked, hint="Delete {where}: the defaults then apply.")
 encode_settings, decode_settings = _DOCUMENT.encode, _DOCUMENT.decode
 
 
 def read_settings(database: FarmDatabase) -> TierSettings:
-    """Return the settings of a registry, the defaults if nobody has changed one; a damaged file is warned of."""
+    """Return the settings of a registry, by default the default ones; warn of a damaged file."""
     try:
         found = _settings_object(database).load()
     except CorruptError as error:
@@ -142,7 +142,7 @@ def change_settings(database: FarmDatabase, pairs: tuple[str, ...]) -> TierSetti
 
 
 def change_fanout(database: FarmDatabase, upstream: str, fanout: int | None) -> TierSettings:
-    """Override how many may read from one upstream; None ends that."""
+    """Override the fan-out of one upstream; None removes the override."""
 
     def change(present: TierSettings | None) -> TierSettings:
         settings = present or DEFAULTS

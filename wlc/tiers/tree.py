@@ -1,6 +1,6 @@
-"""The tree of tiers as its registry knows it at one moment: places that serve, readers, claims and settings.
+"""The tree of tiers in its registry at one moment: upstreams, readers, claims and settings.
 
-What a relay says of itself: as a reader of the place above, and as an upstream of those below.
+Registrations of a relay: as a reader of its upstream, and as an upstream of its readers.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Somebody who registered.
+    """A registered member.
 
     Attributes:
-        replica: What it says.
-        arrived: When the store got that.
-        upstream: What it says as a place that serves; None if it does not serve.
+        replica: Its registration as a reader.
+        arrived: When the store received it.
+        upstream: Its registration as an upstream; None if it does not serve.
     """
 
     replica: Replica
@@ -57,14 +57,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What the registry of a database holds.
+    """The content of a database's registry.
 
     Attributes:
-        config: That of the place itself, the origin.
+        config: Configuration of the place itself, the origin.
         members: By id.
-        origin: What its owner has set of the origin; None if nothing.
-        now: The present time of the store's clock, as far as that is known.
-        damaged: What is wrong with documents that were left out.
+        origin: The owner's settings of the origin; None without any.
+        now: The present by the store's clock, as far as known.
+        damaged: Errors of documents that were left out.
     """
 
     config: Config
@@ -76,24 +76,24 @@ class Tree:
     damaged: tuple[str, ...] = ()
 
     def age_s(self, member: Member) -> float:
-        """Return for how long somebody was not heard of, by the store's clock."""
+        """Return the time since a member was last seen, by the store's clock."""
         return max((self.now - member.arrived).total_seconds(), 0.0)
 
     def is_silent(self, member: Member) -> bool:
-        """Say whether somebody was not heard of for longer than the announced interval allows."""
+        """Say whether a member was last seen longer ago than its interval allows."""
         return self.age_s(member) > recent_s(member.replica.interval_s or 0.0, self.settings)
 
     def is_live(self, claim: Claim) -> bool:
-        """Say whether a claim holds: its holder is heard of, and the slot exists."""
+        """Say whether a claim holds: its holder is not silent, and the slot exists."""
         holder = self.members.get(claim.holder)
         return holder is not None and not self.is_silent(holder) and claim.slot < self.fanout(claim.upstream)
 
     def children(self, but: str = "") -> Counter[str]:
-        """Count for each upstream the slots that are held, without those of one holder."""
+        """Count the held slots of each upstream, without those of one holder."""
         return Counter(claim.upstream for claim in self.claims if claim.holder != but and self.is_live(claim))
 
     def fanout(self, name: str) -> int:
-        """Return how many may read from an upstream: what was set for it, what it says, or the registry's number."""
+        """Return the fan-out of an upstream: its override, its own number, or the registry's."""
         member = self.members.get(name)
         return self.settings.fanout_of(name, member.upstream.fanout if member and member.upstream else None)
 
@@ -112,7 +112,7 @@ class Tree:
         position = replica.position
         state = replica.state
         if upstream is not None:
-            # It serves what it has, also while it cannot go on itself.
+            # It serves its content even while it is stuck.
             state = STUCK if replica.state == STUCK and upstream.state == ACTIVE else upstream.state
         return Node(
             replica.id,
@@ -130,25 +130,25 @@ class Tree:
         )
 
     def url(self, name: str, origin: str) -> str:
-        """Return where an upstream is; `origin` is where the registry is."""
+        """Return the URL of an upstream; `origin` is the place of the registry."""
         upstream = self.members[name].upstream if name in self.members else None
         return upstream.url if upstream else origin
 
 
 def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
-    """Read what the registry of a database holds; damaged registrations are left out.
+    """Read the registry of a database; damaged registrations are left out.
 
     Args:
         database: The place that holds the registry.
-        now: The present time; that of the newest registration if omitted, which is right for whoever has just
-            registered, whatever this machine's clock says.
+        now: The present time; if omitted, that of the newest registration, which is right for a caller that has just
+            registered, even if this machine's clock is wrong.
 
     Raises:
         MissingError: There is no such database.
     """
     config, settings = database.config(), read_settings(database)
-    # Whoever claims a slot has registered before: read the other way round, a claim of the meantime would seem to be of
-    # somebody who is gone, and its slot would be given twice.
+    # A reader registers before it claims a slot. In the reverse order of reading, a claim made meanwhile would seem to
+    # belong to a former member, and its slot would be assigned twice.
     held = tuple(claims(database))
     places, wrong = read_upstreams(database)
     served = {upstream.id: upstream for upstream in places}
@@ -165,14 +165,14 @@ def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
 
 
 def _delay_s(node: Node, known: Mapping[str, Node]) -> float:
-    """Return how far a place is behind on purpose: nobody holds what the places above it do not give yet."""
+    """Return the total delay of a place: its own, or that of its upstreams if it is longer."""
     above = (known[name].delay_s for name in ancestors(node.id, known) if name in known)
     return max([node.delay_s, *above])
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a relay offers to readers; None for what it said before."""
+    """A relay's offer to readers; None keeps the former value."""
 
     class_name: str | None
     fanout: int | None
@@ -180,12 +180,12 @@ class Offer:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether its owner says more than nothing."""
+        """Whether its owner has set a field."""
         return self.class_name is not None or self.fanout is not None
 
 
 def relay_id(relay: FarmDatabase) -> str:
-    """Return the id of a relay: the same in every run, so that nothing has to be remembered for it."""
+    """Return the id of a relay: the same in every run, so it need not be stored."""
     endpoint = (relay.storage_options or {}).get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL", "")
     is_remote = "://" in relay.url
     return checksum(f"{endpoint if is_remote else this_host()} {resolved(relay.url)}".encode())[:32]
@@ -197,9 +197,9 @@ def as_reader(relay: FarmDatabase, position: Position | None, clock: datetime | 
     return Replica(relay_id(relay), resolved(relay.url), position, clock, utc_now(), *here, kind=RELAY, delay_s=delay_s)
 
 
-def how_to_begin_anew(url: str) -> str:
-    """Return the hint for a relay whose log cannot go on, because nobody has the next batch any more."""
-    return f"Delete {url} and ship again: it begins with what is left then."
+def begin_again_hint(url: str) -> str:
+    """Return the hint for a relay whose log cannot continue, because the next batch is lost everywhere."""
+    return f"Delete {url} and ship again: it then begins with the remaining files."
 
 
 def is_offered(registry: FarmDatabase, relay: FarmDatabase) -> bool:
@@ -213,11 +213,11 @@ def offer_place(
     """Register a relay as an upstream; it stays inactive if its owner took it out.
 
     Args:
-        registry: Where.
-        relay: What serves.
-        offer: What its owner says.
-        first: The first batch that it holds; None if that was not looked up.
-        has_start: Readers can begin with what it holds.
+        registry: The registry.
+        relay: The relay's registration.
+        offer: Its owner's offer.
+        first: The first batch that it holds; None if not looked up.
+        has_start: Readers can begin with its content.
     """
     url, now = resolved(relay.url), utc_now()
 

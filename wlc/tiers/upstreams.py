@@ -1,9 +1,9 @@
-"""Places that serve a farm database, and who may read from them: registrations, claims and settings of a tree of tiers.
+"""Upstreams of a farm database and the slots of their readers: registrations, claims and settings of a tree of tiers.
 
-None of this decides what a replica holds: the chain of log files does. A registration that is lost or wrong costs a
-better choice, and nothing else.
+The content of a replica does not depend on them but on the chain of log files. A lost or wrong registration only leads
+to a worse choice.
 
-Who must be served by pushing, because it may not read where the data comes from: entries of a registry.
+Push entries of a registry: places that must be served by pushing, because they may not read the source.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ ORIGIN = "origin"
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A place that serves: what it says about itself. Its position is in its registration as a replica of that id.
+    """An upstream's registration. Its position is in its registration as a replica of that id.
 
     Attributes:
         id: Its id, the same as that of its registration under `replicas/`.
         url: The database's folder there.
         class_name: Its class, such as `prod`; empty for none.
-        fanout: How many may read from it; None for the registry's number.
-        delay_s: How far it stays behind on purpose.
-        first: The first batch that it holds; None if that is not known.
+        fanout: Maximum number of its readers; None for the registry's number.
+        delay_s: Its configured delay.
+        first: The first batch that it holds; None if unknown.
         transitions: Its last changes of state, oldest first.
     """
 
@@ -81,7 +81,7 @@ encode_upstream, decode_upstream = _UPSTREAM.encode, _UPSTREAM.decode
 
 
 def upstream_object(database: FarmDatabase, upstream: str) -> VersionedObject[Upstream]:
-    """Return where a place that serves is registered.
+    """Return the object of an upstream's registration.
 
     Raises:
         InvalidError: The id is not one.
@@ -92,7 +92,7 @@ def upstream_object(database: FarmDatabase, upstream: str) -> VersionedObject[Up
 
 
 def change_upstream(database: FarmDatabase, upstream: str, change: Callable[[Upstream | None], Upstream]) -> Upstream:
-    """Replace what is registered of a place by what a function makes of it; a damaged registration counts as none."""
+    """Replace an upstream's registration with the result of a function; a damaged registration counts as none."""
     place = upstream_object(database, upstream)
     try:
         return place.change(change)
@@ -102,7 +102,7 @@ def change_upstream(database: FarmDatabase, upstream: str, change: Callable[[Ups
 
 
 def find_upstream(database: FarmDatabase, upstream: str) -> Upstream | None:
-    """Return what is registered of a place; None if nothing is, or if that is damaged."""
+    """Return an upstream's registration; None if it is missing or damaged."""
     try:
         found = upstream_object(database, upstream).load()
     except CorruptError:
@@ -111,12 +111,12 @@ def find_upstream(database: FarmDatabase, upstream: str) -> Upstream | None:
 
 
 def upstreams(database: FarmDatabase) -> list[Upstream]:
-    """Return all places that registered, by id; a damaged registration is left out, for it is only a worse choice."""
+    """Return all registered upstreams, by id, without damaged registrations: they only lead to a worse choice."""
     return read_upstreams(database)[0]
 
 
 def read_upstreams(database: FarmDatabase) -> tuple[list[Upstream], list[CorruptError]]:
-    """Return all places that registered, by id, and what is wrong with registrations that cannot be read."""
+    """Return all registered upstreams, by id, and the errors of unreadable registrations."""
     return parted(read_folder(database.store, UPSTREAMS, parse_upstream_path, decode_upstream))
 
 
@@ -125,7 +125,7 @@ def read_upstreams(database: FarmDatabase) -> tuple[list[Upstream], list[Corrupt
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right of one reader to one slot of an upstream, as long as the reader is heard of."""
+    """The right of one reader to one slot of an upstream while the reader is not silent."""
 
     upstream: str
     slot: int
@@ -134,7 +134,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who holds a slot; empty for a slot that was given up."""
+    """The holder of a slot; empty for a released slot."""
 
     holder: str
 
@@ -153,7 +153,7 @@ def claims(database: FarmDatabase) -> list[Claim]:
 
 
 def read_claim(database: FarmDatabase, upstream: str, slot: int) -> Claim | None:
-    """Return who holds a slot, None if nobody does."""
+    """Return the holder of a slot, None for a free one."""
     return _claim(database, upstream, slot)[0]
 
 
@@ -162,13 +162,13 @@ def take_claim(database: FarmDatabase, upstream: str, slot: int, holder: str, be
 
     Args:
         database: The registry.
-        upstream: Whose slot; `slot`: 0 … .
-        slot: Its number.
-        holder: Who takes it.
-        before: Who must hold it now; None if nobody may.
+        upstream: The upstream.
+        slot: Number of the slot, 0 … .
+        holder: The reader that takes it.
+        before: The required present holder; None for a free slot.
 
     Returns:
-        Whether it was taken; somebody else may have been faster.
+        Whether it was taken; another reader may have been faster.
     """
     path = claim_path(upstream, slot)
     data = _CLAIM.encode(_Holder(holder))
@@ -176,7 +176,7 @@ def take_claim(database: FarmDatabase, upstream: str, slot: int, holder: str, be
         try:
             database.store.create(path, data)
         except AlreadyExistsError:
-            pass  # It may have been given up.
+            pass  # It may have been released.
         else:
             return True
     claim, version = _claim(database, upstream, slot)
@@ -195,9 +195,9 @@ def _replaced_claim(database: FarmDatabase, path: str, data: bytes, version: str
 
 
 def release_claim(database: FarmDatabase, claim: Claim) -> None:
-    """Give up a slot; nothing happens if somebody else has it.
+    """Release a slot; nothing happens if another reader holds it.
 
-    No store deletes an object only if it has a certain version, so that the claim stays, without a holder.
+    Stores cannot delete an object conditionally, so the claim stays, without a holder.
     """
     present, version = _claim(database, claim.upstream, claim.slot)
     if present == claim:
@@ -219,7 +219,7 @@ def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | No
 
 
 def unknown_upstream(database: FarmDatabase, upstream: str) -> InvalidError:
-    """Build the error for an id under which nothing is registered."""
+    """Build the error for an unregistered id."""
     return InvalidError(
         f"{database.url} knows no upstream or replica {upstream!r}",
         hint=f"wlc tier show {database.url}",
@@ -229,11 +229,11 @@ def unknown_upstream(database: FarmDatabase, upstream: str) -> InvalidError:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A place that must be filled from above, or a pattern of registered readers whose places must be.
+    """An entry of the push list: a place to fill, or a pattern of registered readers whose places to fill.
 
     Attributes:
         id: Letters, digits, '_' and '-'.
-        to: URL of the database's folder there; empty where patterns say it.
+        to: URL of the database's folder there; empty for an entry with patterns.
         host: Pattern of hosts of registered readers, such as `edge-*`; empty for any.
         class_name: Pattern of their classes; empty for any.
         site: Pattern of their sites; empty for any.
@@ -247,7 +247,7 @@ class Push:
     site: Omitted[str] = ""
 
     def matches(self, replica: Replica) -> bool:
-        """Say whether a registered reader is meant; only one that is pinned to a place can be."""
+        """Say whether the entry matches a registered reader; only readers pinned to a place can match."""
         is_host = not self.host or fnmatchcase(replica.host, self.host)
         is_class = not self.class_name or fnmatchcase(replica.class_name, self.class_name)
         is_site = not self.site or (bool(replica.site) and fnmatchcase(replica.site, self.site))
@@ -259,9 +259,9 @@ encode_push, decode_push = _PUSH.encode, _PUSH.decode
 
 
 def refuse_absent(registry: FarmDatabase) -> None:
-    """Refuse a registry that is away: a directory that is not mounted must not be made anew.
+    """Refuse an unreachable registry, so that an unmounted directory is not created.
 
-    A place that has a list of whom to push to is there, and waits to be filled.
+    A place with a push list exists, and waits to be filled.
 
     Raises:
         MissingError: There is neither a database nor a list.
@@ -277,7 +277,7 @@ def add_push(database: FarmDatabase, push: Push) -> None:
     """Add an entry.
 
     Raises:
-        InvalidError: There is one of that id, or it says nothing.
+        InvalidError: There is one of that id, or the entry is empty.
     """
     if bool(push.to) == bool(push.host or push.class_name or push.site):
         hint = "--to URL, or --host, --class or --site"
@@ -301,5 +301,5 @@ def remove_push(database: FarmDatabase, push: str) -> None:
 
 
 def pushes(database: FarmDatabase) -> tuple[list[Push], list[CorruptError]]:
-    """Return all entries, by id, and what is wrong with those that cannot be read."""
+    """Return all entries, by id, and the errors of unreadable ones."""
     return parted(read_folder(database.store, PUSHES, parse_push_path, decode_push))

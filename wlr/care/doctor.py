@@ -22,7 +22,7 @@ from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableEr
 from wlc.farm.human_form import ForPeople, format_bytes, longest_unit
 from wlc.farm.store.contract import PROBE
 from wlc.tiers.listing import entry_of
-from wlc.tiers.overview import going_on
+from wlc.tiers.overview import continuing_command
 from wlc.tiers.standing import IS_STOPPED
 from wlr.engine.adapters import target_at
 
@@ -275,7 +275,7 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         yield Checkup("readers", NOTE, message, f"wlc farm forget {shlex.quote(patient.place)} {reader.id}{where}")
     for member in tree.stuck:
         message = f"{member.kind} {member.id} ({member.url}) is behind and makes no progress"
-        yield Checkup("readers", WRONG, message, going_on(member, tree.url))
+        yield Checkup("readers", WRONG, message, continuing_command(member, tree.url))
     if not overdue and not tree.stuck:
         yield Checkup("readers", GOOD, f"{len(found)} readers registered, all seen recently, none stuck")
 

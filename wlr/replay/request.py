@@ -262,9 +262,9 @@ def _paused(
 ) -> Replicated:
     """Only report that the replica exists."""
     if registers:
-        from wlc.tiers.attaching import say_paused
+        from wlc.tiers.attaching import register_paused
 
-        say_paused(database, as_replica(state, target), state.attachment, keepalive)
+        register_paused(database, as_replica(state, target), state.attachment, keepalive)
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_target_reached=False)
 
 

@@ -35,7 +35,7 @@ def test_other_places_are_none(typed: str) -> None:
 @pytest.mark.parametrize("typed", ["s3:/bucket/lake", "s3:bucket/lake", "S3:/bucket/lake"])
 def test_a_url_that_lacks_a_slash_is_no_folder(typed: str) -> None:
     for look in (locate, open_store):
-        with pytest.raises(InvalidError, match="two slashes belong behind") as caught:
+        with pytest.raises(InvalidError, match="write two slashes after") as caught:
             look(typed)
         assert caught.value.hint == f"s3://bucket/lake, or ./{typed} for a folder here of that name"
     assert locate(f"./{typed}").engine == "parquet"

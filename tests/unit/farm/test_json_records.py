@@ -61,7 +61,7 @@ from wlc.farm.vectors import Heir
 from wlc.masters import master_state as master_state
 from wlc.masters.master_state import Fence, MasterState
 from wlc.multi_master import circle_place as circle_place
-from wlc.multi_master.circle import Circle, CircleSite, PastHistory, Reign, Rule, SiteHistory
+from wlc.multi_master.circle import Circle, CircleSite, FormerTerm, PastHistory, Rule, SiteHistory
 from wlc.multi_master.circle_place import SiteState
 from wlc.tiers.attachment import Attachment, Penalty
 from wlr.engine.parquet.folder import LakeTable
@@ -127,7 +127,7 @@ CIRCLE = Circle(
     (CircleSite("oslo", ".", "primary", (SiteHistory("h1", Origin("h0", 3)),), NOW, "prod"),),
     (Rule(TABLE, "newest", add=("n",)), Rule(OTHER, "max", column="n")),
     (PastHistory("h7", Origin("h1", 2), Heir(Origin("h1", 5), 6)),),
-    (Reign("rome", "sites/rome", "h9", 3, 4, True),),
+    (FormerTerm("rome", "sites/rome", "h9", 3, 4, True),),
 )
 
 # A document of each kind, all of whose keys are there, made of its class.

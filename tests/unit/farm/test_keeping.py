@@ -198,7 +198,7 @@ def test_nothing_is_pruned_unattended_without_a_policy(database: FarmDatabase, p
     if policy is not None:
         change_policy(database, lambda _: policy)
     for dry_run in (True, False):
-        with pytest.raises(InvalidError, match="has no policy of retention") as refused:
+        with pytest.raises(InvalidError, match="has no retention policy") as refused:
             prune_database(database, now=BEGIN, dry_run=dry_run, needs_policy=True)
         assert refused.value.hint == f"wlc retention {database.url} --keep 30d"
     assert database.batch_numbers() == [1, 2, 3]

@@ -38,7 +38,7 @@ from wlc.farm.reachable_past import read_window
 from wlc.farm.store import memory
 from wlc.masters.claim import claim
 from wlc.masters.contract import DivergedError
-from wlc.masters.fence import settle
+from wlc.masters.fence import repair_config
 from wlc.masters.master_state import SiteMembership, Wish
 from wlc.masters.publish import publish
 from wlc.multi_master import handover
@@ -118,7 +118,7 @@ def takes_over(copy: Master, *, is_stopped: bool, publishes: bool) -> None:
 def publishes(source: Master) -> None:
     with suppress(FencedError):
         publish(source, database_of(source))
-        settle(database_of(source), source.require_state())
+        repair_config(database_of(source), source.require_state())
 
 
 def claims_again(source: Master) -> None:

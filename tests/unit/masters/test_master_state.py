@@ -63,7 +63,7 @@ def test_damage_is_named(key: str, value: str) -> None:
     missing = encode(LATER)
     del missing[key]
     for damaged in ({**encode(LATER), key: value}, missing):
-        with pytest.raises(CorruptError, match=r"what sales\.duckdb remembers"):
+        with pytest.raises(CorruptError, match=r"the state of sales\.duckdb"):
             decode(damaged, "sales.duckdb")
 
 

@@ -62,7 +62,7 @@ KINDS = [replace(replica(kind, 4), kind=kind) for kind in ("replica", "relay", "
         pytest.param(
             [snapshot(6)], [replica("slow", 4), replica("fast", 8)], {}, 4, (), "replica slow (/data/slow) is at tick 40", id="what a live replica needs"
         ),
-        pytest.param([snapshot(6)], SILENT, {}, 5, (), "replica dead (/data/dead of ann on host) was last heard of", id="who is silent"),
+        pytest.param([snapshot(6)], SILENT, {}, 5, (), "replica dead (/data/dead of ann on host) was last seen", id="who is silent"),
         pytest.param([snapshot(6)], SILENT, {"deadline": timedelta(days=30)}, 1, (), "", id="who may be silent for longer"),
         pytest.param(AGED, [], {"reach": NOW - timedelta(days=5)}, 3, (0,), "", id="what is needed to go back"),
         pytest.param(AGED, [], {"reach": NOW - timedelta(days=99)}, 1, (), "", id="to go back to the beginning"),
@@ -105,7 +105,7 @@ def test_who_holds_and_who_is_given_up_is_named_with_its_bytes() -> None:
 def test_a_replica_never_heard_of_is_not_taken_for_caught_up() -> None:
     decided = decide([snapshot(6)], range(1, 9), [replica("new", None)], NOW)
     assert decided.delete_batches == ()
-    assert "never told how far it is" in decided.reasons[1]
+    assert "has never reported its position" in decided.reasons[1]
 
 
 @given(

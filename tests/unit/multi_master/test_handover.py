@@ -275,14 +275,17 @@ def test_a_role_of_pass_cannot_become_primary(farm: FarmDatabase) -> None:
 def test_a_successor_that_has_decided_nothing_leaves_no_reign(farm: FarmDatabase) -> None:
     hand_over(farm, "rome")
     circle = hand_over(farm, "paris")
-    assert [(reign.site, reign.is_effective) for reign in circle.reigns] == [("oslo", True), ("rome", False)]
+    assert [(former_term.site, former_term.is_effective) for former_term in circle.former_terms] == [
+        ("oslo", True),
+        ("rome", False),
+    ]
     rome = hand_over(farm, "rome")
     # What Rome publishes in a term that it leads, is in that term.
     log = site_database(farm, rome.site("rome").folder)
     later = replace(batch(2, log.read_batch(1)[1], "rome", rome.term), history="dd", vector={"dd": 2})
     change_circle(farm, lambda circle: with_site(circle, "rome", SiteHistory("dd", Origin("bb", 1)), NOW))
     log.publish(later, {})
-    assert hand_over(farm, "oslo").reigns[-1].is_effective
+    assert hand_over(farm, "oslo").former_terms[-1].is_effective
 
 
 def test_a_primary_whose_history_was_ended_is_succeeded_without_a_batch(farm: FarmDatabase) -> None:
@@ -293,7 +296,7 @@ def test_a_primary_whose_history_was_ended_is_succeeded_without_a_batch(farm: Fa
     assert (again.term, again.has_ended(again.site("oslo").history)) == (3, True)
     circle = hand_over(farm, "paris")
     assert (circle.term, circle.primary, farm.batch_numbers()) == (4, "paris", numbers)
-    assert len(circle.reigns) == 2
+    assert len(circle.former_terms) == 2
     # Oslo goes on first: then its history is ended by a batch.
     hand_over(farm, "oslo")
     begun = SiteHistory("dd", Origin("aa", 2))

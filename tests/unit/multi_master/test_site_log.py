@@ -418,7 +418,7 @@ def test_in_a_mesh_a_log_is_believed_up_to_what_its_authors_may_not_do(
 @pytest.mark.parametrize(
     ("vector", "error", "problem"),
     [
-        ({"rome": 2, "paris": 7}, CorruptError, "claims to contain what its log does not hold"),
+        ({"rome": 2, "paris": 7}, CorruptError, "claims to contain ticks that its log does not hold"),
         ({"paris": 1, "rome": 2}, CorruptError, "contains less than the one before"),
     ],
 )

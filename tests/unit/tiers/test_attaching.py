@@ -29,7 +29,7 @@ from wlc.tiers.attachment import (
     Attachment,
     Keepalive,
     Membership,
-    Said,
+    Registration,
     attachment_object,
     attachment_of,
     register_reader,
@@ -595,16 +595,16 @@ def test_a_round_takes_the_place_of_a_keepalive(monkeypatch: pytest.MonkeyPatch)
     registry, alive = farm(), Keepalive()
     alive.interval_s = 10.0
     other = copied(registry)
-    said = [Said(place, *register_versioned(place, reader())) for place in (registry, other)]
+    said = [Registration(place, *register_versioned(place, reader())) for place in (registry, other)]
     for clock[0], left_s in ((100.0, 10.0), (106.0, 4.0), (120.0, 0.0)):
         assert alive._left_s() == left_s
     alive.note(said)
     assert alive._left_s() == 10.0
     # A registry that is away in a round still hears what it knew.
-    alive.note([said[0].again()])
-    assert {each.registry.url for each in alive._said} == {registry.url, other.url}
+    alive.note([said[0].renewed()])
+    assert {each.registry.url for each in alive._registrations} == {registry.url, other.url}
     # What others wrote meanwhile is found out, and written over the next time.
     register(other, reader(interval_s=7.0))
-    stale = said[1].again()
+    stale = said[1].renewed()
     assert stale.version is None
-    assert stale.again().replica.interval_s == 7.0
+    assert stale.renewed().replica.interval_s == 7.0

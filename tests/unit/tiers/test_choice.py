@@ -20,8 +20,8 @@ from wlc.tiers.choice import (
     ancestors,
     choose,
     is_stuck,
+    keepalive_interval_s,
     penalized,
-    say_every_s,
     tiers_of,
 )
 from wlc.tiers.tier_settings import DEFAULTS, decode_settings, encode_settings, with_setting
@@ -81,7 +81,7 @@ def test_phys_rep_nomatch() -> None:
 def test_require_recent_heartbeat(age_s: float, interval_s: float, is_recent: bool) -> None:
     found = chosen(relay("a", age_s=age_s, interval_s=interval_s))
     assert bool(found.candidates) == is_recent
-    assert is_recent or found.rejected["a"].why == "it was not heard of for 61 s"
+    assert is_recent or found.rejected["a"].why == "it was last seen 61 s ago"
 
 
 def test_verify_fanout_overrides() -> None:
@@ -264,7 +264,7 @@ def test_keepalives_and_rounds_of_an_idle_process_keep_their_bound(
     setting_s: float, beat_s: float, registries: int, expected_s: float
 ) -> None:
     settings = replace(DEFAULTS, keepalive_s=float(setting_s))
-    assert say_every_s(settings, beat_s, registries) == pytest.approx(expected_s)
+    assert keepalive_interval_s(settings, beat_s, registries) == pytest.approx(expected_s)
 
 
 def test_settings_come_back_and_wrong_ones_are_refused() -> None:

@@ -29,7 +29,7 @@ def state_of(*, config=CONFIG, damage="", stuck=None, **health):
         ({"publisher": CLOSED}, "quiet", f"{SEEN} closed 1h ago"),
         ({}, "quiet", "no publisher has reported"),
         ({"publisher": replace(SIGN, history="h0")}, "quiet", "no publisher has reported"),
-        ({"publisher": OLD}, "silent", f"{SEEN} has said nothing for 1h, and did not close"),
+        ({"publisher": OLD}, "silent", f"{SEEN} has given no sign for 1h, and did not close"),
         ({"publisher": OLD, "sign_every": timedelta(0)}, "ok", f"{SEEN} is there"),
         ({"publisher": OLD, "sign_every": HOUR}, "ok", f"{SEEN} is there"),
         ({"publisher": OLD, "config": replace(CONFIG, write=NOW)}, "ok", f"{SEEN} is there"),
@@ -37,7 +37,7 @@ def state_of(*, config=CONFIG, damage="", stuck=None, **health):
         (
             {"publisher": replace(OLD, failure="disk full")},
             "silent",
-            f"{SEEN} has said nothing for 1h, and did not close; it could not publish: disk full",
+            f"{SEEN} has given no sign for 1h, and did not close; it could not publish: disk full",
         ),
         (
             {"publisher": SIGN, "expect_every": HOUR},

@@ -156,7 +156,7 @@ def test_a_slot_has_one_holder(database: FarmDatabase) -> None:
 
 def test_damaged_settings_and_attachments_are_named(database: FarmDatabase) -> None:
     database.store.create(TIERS, b"torn")
-    with pytest.warns(UserWarning, match=r"tiers\.json.* Delete memory://hq/shop/tiers\.json: the defaults hold then"):
+    with pytest.warns(UserWarning, match=r"tiers\.json.* Delete memory://hq/shop/tiers\.json: the defaults then apply"):
         assert read_settings(database) == DEFAULTS
     database.store.create("attachment.json", b"torn")
     with pytest.raises(CorruptError, match=r"attachment\.json"):

@@ -283,7 +283,7 @@ class Shared:
         with self.commit_lock:
             self.write(changes(self.state, state))
 
-    def settle_here(self) -> None:
+    def adopt_place(self) -> None:
         """Remember that the master's file is this one."""
         self.write({"home": encode_home(self.here)})
 

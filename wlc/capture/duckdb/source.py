@@ -140,7 +140,7 @@ def connect(
             found.warn_bypassed()
             site = found.present_site
             if found.require_state().fence is not None or (site is not None and not site.has_settled_past):
-                shared.publisher.settle()
+                shared.publisher.reconcile()
             shared.publisher.start()
         return Connection(shared, shared.root.cursor())
     except BaseException:
@@ -219,8 +219,8 @@ class DuckDBSource(Source):
     def elsewhere(self) -> FencedError | None:
         return self._shared.away
 
-    def settle_here(self) -> bool:
-        self._shared.settle_here()
+    def adopt_place(self) -> bool:
+        self._shared.adopt_place()
         return True
 
     def keep_options(self, options: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from wlc.capture.postgres.objects import CATALOG_OF_TABLES, in_order, needs
 from wlc.capture.postgres.row_store import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.dialect.duckdb.parquet_sql import KEPT
-from wlc.dialect.duckdb.snapshot import tell_copied
+from wlc.dialect.duckdb.snapshot import report_copied
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
@@ -136,7 +136,7 @@ def copy_tables(
         for table, one in zip(tables, pool.map(copy, range(len(tables)), tables), strict=True):
             copied.append(one)
             files = [file for _, found in copied for file in found]
-            tell_copied(progress, files, len(copied), len(tables), table.qualified)
+            report_copied(progress, files, len(copied), len(tables), table.qualified)
         return copied
 
 

@@ -248,7 +248,7 @@ class PostgresSource(Source):
             path=str(self),
         )
 
-    def settle_here(self) -> bool:
+    def adopt_place(self) -> bool:
         """Return False: the slot that holds what waits to be published stays with the other server or database."""
         return False
 

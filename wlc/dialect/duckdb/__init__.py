@@ -1,1 +1,1 @@
-"""What capture and replay both know of DuckDB."""
+"""Knowledge of DuckDB that capture and replay share."""

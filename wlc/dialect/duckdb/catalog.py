@@ -1,4 +1,4 @@
-"""What an attached DuckDB database contains: tables, keys and sequences.
+"""The content of an attached DuckDB database: tables, keys and sequences.
 
 Every function takes an open connection and the catalog's name, reads `duckdb_*()` and changes nothing. Temporary
 objects and those of dbfarm itself (schemas `wlc` and `wlr`) are ignored.
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 OWNED = "database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')"
 USER = f"{OWNED} AND NOT internal"
-# Up to this number, tables are asked for their columns one by one; for more, it would take longer after the first time.
+# Up to this number of tables, their columns are read table by table; for more, one query is faster after the first
+# time.
 _FEW = 5
 _MOST_UNITED = 200
 _NESTED = re.compile(r"\[|\b(STRUCT|MAP|UNION|VARIANT|GEOMETRY)\b", re.IGNORECASE)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, catalog: str, sql: str) -> list[tuple[Any, ...]]:
-    """Run a query over the catalog that `$catalog` stands for; OWNED and USER are conditions for it."""
+    """Run a query with `$catalog` bound to the catalog's name; OWNED and USER are conditions for such queries."""
     return connection.execute(sql, {"catalog": catalog}).fetchall()
 
 
@@ -46,7 +47,7 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, La
 
 
 def by_table(found: Iterable[tuple[Name, Column]]) -> dict[Name, tuple[Column, ...]]:
-    """Gather columns by their tables."""
+    """Group columns by table."""
     columns: dict[Name, list[Column]] = {}
     for name, column in found:
         columns.setdefault(name, []).append(column)
@@ -60,9 +61,9 @@ def table_names(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozense
 
 
 def united(connection: duckdb.DuckDBPyConnection, queries: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the rows of all queries, which have the same columns, in no order.
+    """Return the rows of all queries, which have the same columns, in any order.
 
-    A query of its own for each of many tables takes several times as long, and so does one for thousands of them.
+    One query per table takes several times as long, and so does a single query for thousands of tables.
     """
     pieces = [queries[first : first + _MOST_UNITED] for first in range(0, len(queries), _MOST_UNITED)]
     return [row for piece in pieces for row in connection.execute(" UNION ALL ".join(piece)).fetchall()]
@@ -102,14 +103,14 @@ PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
 
 
 def index_columns(expressions: Sequence[str]) -> tuple[str, ...] | None:
-    """Columns of an index, which DuckDB shows as they are typed; None if one is an expression."""
+    """Columns of an index, which DuckDB shows as they were typed; None if one is an expression."""
     if not all(PLAIN_COLUMN.fullmatch(each) for each in expressions):
         return None
     return tuple(map(unquoted, expressions))
 
 
 def replaced_columns(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, layout: Layout) -> frozenset[str]:
-    """Return the stored columns which DuckDB does not change in place: it removes the row, and adds another one.
+    """Return the stored columns whose update makes DuckDB remove the row and add a new one.
 
     These are columns in indexes, constraints and the expressions of indexes, and nested values.
     """
@@ -147,7 +148,7 @@ class ForeignKey:
 
 
 def references(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[ForeignKey]:
-    """Return the foreign keys of all user tables, each name spelt as in its table."""
+    """Return the foreign keys of all user tables; each name is spelt as in its table."""
     found = rows(
         connection,
         catalog,
@@ -184,10 +185,10 @@ def load_order(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Name
 
 
 def ordered(names: Iterable[Name], parents: Mapping[Name, frozenset[Name]]) -> list[Name]:
-    """Order tables so that every one comes after those it refers to; otherwise they stay in their order.
+    """Order tables so that every table comes after the tables it refers to; otherwise the order is kept.
 
-    For a table that refers to itself an order is not enough: DuckDB accepts a row only if the row to which it refers
-    existed before the statement.
+    For a table that refers to itself, no order suffices: DuckDB accepts a row only if the referenced row existed before
+    the statement.
     """
     order: dict[Name, None] = {}
 
@@ -213,7 +214,7 @@ def sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name,
 
 
 def sequence_steps(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
-    """Return by how much each user sequence that does not cycle rises with each value; it falls if that is negative."""
+    """Return the increment of each user sequence that does not cycle; it can be negative."""
     query = f"SELECT schema_name, sequence_name, increment_by FROM duckdb_sequences() WHERE {OWNED} AND NOT temporary"
     found = rows(connection, catalog, f"{query} AND NOT cycle")
     return {Name(schema, sequence): step for schema, sequence, step in found}
@@ -256,8 +257,8 @@ def _plain_columns(
 ) -> list[tuple[Name, Column]] | None:
     """Return the columns of tables without defaults; None if a column has one, or a table is gone.
 
-    The first duckdb_columns() of a process's connection to a database makes and binds all of DuckDB's own views, which
-    takes as long as connecting. This one does not tell a default from the expression of a generated column.
+    The first duckdb_columns() of a connection creates and binds all of DuckDB's own views, which takes as long as
+    connecting. The faster query here cannot distinguish a default from a generated column's expression.
     """
     import duckdb
 
@@ -269,7 +270,7 @@ def _plain_columns(
             for column, type_, nullable, default in connection.execute(query).fetchall():
                 found.append((table, Column(column, type_, nullable, default)))
     except duckdb.CatalogException:
-        # Another connection has dropped it since it was listed.
+        # Another connection has dropped the table since the listing.
         return None
     return found if all(column.default is None for _, column in found) else None
 
@@ -295,7 +296,7 @@ def _constraints(
 
 
 def _spelling(columns: Iterable[tuple[Name, Column]]) -> dict[tuple[bytes, ...], str]:
-    """Return how tables and columns are spelt; DuckDB keeps a constraint with the spelling of its statement."""
+    """Return the spelling of tables and columns; DuckDB keeps a constraint in the spelling of its statement."""
     spelling = {}
     for name, column in columns:
         spelling[_folded(name.schema, name.name)] = name.name

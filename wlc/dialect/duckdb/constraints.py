@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Column, TableConstraint
 
-# Kind, columns, expression, and of a foreign key the other table and its columns.
+# Kind, columns, expression, and, for a foreign key, the other table and its columns.
 ListedConstraint = tuple[str, list[str], str, str | None, list[str]]
 _KEY = "PRIMARY KEY"
 _COLUMNS = "constraint_type, constraint_column_names, expression, referenced_table, referenced_column_names"
 _KINDS = f"{OWNED} AND constraint_type IN ('UNIQUE', 'CHECK', 'FOREIGN KEY')"
-# A row for each table with constraints; `listed` is what `as_constraints` reads.
+# A row for each table with constraints; `as_constraints` reads `listed`.
 LISTED = f"""
     SELECT table_oid, schema_name, table_name, list(row({_COLUMNS}) ORDER BY constraint_index) AS listed
     FROM duckdb_constraints() WHERE {_KINDS} GROUP BY ALL
 """
-# Of a row of duckdb_indexes(): what `unique_columns` reads.
+# Column of duckdb_indexes() that `unique_columns` reads.
 UNIQUE_EXPRESSIONS = "CASE WHEN is_unique THEN CAST(expressions AS VARCHAR[]) END"
 
 
 def constraints(
     connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]
 ) -> dict[Name, tuple[TableConstraint, ...]]:
-    """Return the constraints of every table that has one beside its primary key and NOT NULL.
+    """Return the constraints of every table, without primary keys and NOT NULL; other tables are left out.
 
     Args:
-        connection: Where to ask.
+        connection: The connection to query.
         catalog: The database.
-        layouts: All tables of it.
+        layouts: All its tables.
     """
     listed = listed_constraints(connection, catalog)
     found = {name: as_constraints(listed[name], name, layouts) for name in listed}
@@ -49,7 +49,7 @@ def constraints(
 def listed_constraints(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, list[ListedConstraint]]:
     """Return all constraints of tables but NOT NULL, as DuckDB lists them."""
     listed: dict[Name, list[ListedConstraint]] = {}
-    # DuckDB takes longer to make lists of them.
+    # DuckDB takes longer to aggregate them into lists.
     query = f"SELECT schema_name, table_name, {_COLUMNS} FROM duckdb_constraints() WHERE {OWNED}"
     for schema, table, kind, columns, sql, other, keys in rows(
         connection, catalog, f"{query} AND constraint_type <> 'NOT NULL'"
@@ -67,7 +67,7 @@ def layout_of(columns: tuple[Column, ...], listed: Iterable[ListedConstraint]) -
 def as_constraints(
     listed: Iterable[ListedConstraint] | None, table: Name, layouts: Mapping[Name, Layout]
 ) -> tuple[TableConstraint, ...]:
-    """Return constraints of a table with all names as their tables have them; DuckDB lists them as they were typed."""
+    """Return a table's constraints with names spelt as in their tables; DuckDB lists them as they were typed."""
     return ordered(_constraint(found, table, layouts) for found in listed or () if found[0] != _KEY)
 
 

@@ -1,4 +1,4 @@
-"""The SQL that computes digests in DuckDB; `wlc.farm.digest` says what a digest is, docs/format.md the arithmetic."""
+"""SQL that computes digests in DuckDB; `wlc.farm.digest` defines digests, docs/format.md the arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Column, Layout
 
-# They give NULL for an infinity, whose text is the same in every time zone.
+# They return NULL for an infinity, whose text is the same in every time zone.
 _NUMBERS = {
     DigestText.DAYS: "date_diff('day', DATE '1970-01-01', {})",
     DigestText.MICROSECONDS: "epoch_us({})",
@@ -30,18 +30,18 @@ _BITS = {"FLOAT": ("UINTEGER", 0x7FC00000), "DOUBLE": ("UBIGINT", 0x7FF800000000
 # DuckDB multiplies DECIMALs of up to 18 digits as fast as integers. If value and factor have more, a text is faster.
 _DIGITS_MOST = 18
 _LOW = MODULUS - 1
-# DuckDB raises an error where a HUGEINT overflows, so sums are reduced in time. Seven products of a 64-bit value and a
+# DuckDB raises an error if a HUGEINT overflows, so sums are reduced in time. Seven products of a 64-bit value and a
 # 60-bit multiplier fit, or 64 sums that are reduced already.
 _SUM = (1 << 120) - 1
 _PRODUCTS, _SUMS = 7, 64
-# The constant of the generator wyrand, whose last step mixes a row's sum so that the result is linear in nothing
+# The constant of the generator wyrand. Its last step mixes a row's sum so that the result is not linear in any column
 _MIXER = 0xE7037ED1A0B428DB
 
 
 def numbered_sql(layout: Layout, source: str, value: Callable[[Column], str] | None = None, **kept: str) -> str:
     """Return FROM text that gives each row's number as `h`, UBIGINT.
 
-    Each step is a query of its own, because it uses what the one before it found more than once.
+    Each step is a separate query, because it uses the result of the previous step more than once.
 
     Args:
         layout: Of the rows.
@@ -60,7 +60,7 @@ def numbered_sql(layout: Layout, source: str, value: Callable[[Column], str] | N
 
 
 def _parts(layout: Layout, read: Callable[[Column], str]) -> tuple[list[str], list[_Text]]:
-    """Return what columns add to the sum of a row, and the texts of those that have one."""
+    """Return the terms that columns add to a row's sum, and the texts of columns that have one."""
     numbers: list[str] = []
     texts: list[_Text] = []
     constant = 0
@@ -76,7 +76,7 @@ def _parts(layout: Layout, read: Callable[[Column], str]) -> tuple[list[str], li
         if kind.row.digest is DigestText.HALVES:
             high = f"CAST(CAST({value} AS UHUGEINT) >> 64 AS HUGEINT) * {there}"
             product = f"(({high} + {product}) & {_SUM})"
-        # NULL takes back what the constant has for its column.
+        # NULL subtracts its column's part of the constant.
         numbers.append(f"coalesce({product}, -{there})" if column.nullable else product)
         constant += there
     return [*numbers, str(constant & _SUM)], texts
@@ -84,7 +84,7 @@ def _parts(layout: Layout, read: Callable[[Column], str]) -> tuple[list[str], li
 
 @lru_cache(maxsize=4096)
 def _constants(place: int) -> tuple[int, int]:
-    """Return what a column that is not NULL adds to a row's sum, and the multiplier of its value."""
+    """Return the term that a non-NULL column adds to a row's sum, and the multiplier of its value."""
     made = hashlib.md5(str(place).encode(), usedforsecurity=False).digest()
     return int.from_bytes(made[:8], "little") >> 4 | 1, int.from_bytes(made[8:], "little") >> 4 | 1
 
@@ -98,19 +98,19 @@ def _sum(terms: list[str]) -> str:
 
 
 def _in_groups(operator: str, terms: list[str], most: int) -> list[str]:
-    """Join terms by an operator. One row of all of them could be deeper than DuckDB lets expressions be."""
+    """Join terms by an operator, in groups: a flat chain could exceed DuckDB's maximum expression depth."""
     groups = (terms[first : first + most] for first in range(0, len(terms), most))
     return [f"({operator.join(group)})" for group in groups]
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """SQL that writes a value of no fixed width.
+    """SQL that writes a value of variable width.
 
     Attributes:
         sql: Its type is BLOB or VARCHAR.
         is_bytes: It is BLOB.
-        is_null: It may be NULL, which adds nothing to the text of a row.
+        is_null: It may be NULL; NULL adds nothing to the text of a row.
     """
 
     sql: str
@@ -148,7 +148,7 @@ def _md5(texts: list[_Text]) -> str:
 
 
 def _number(kind: ColumnType, value: str) -> str | None:
-    """Return the integer that a value of a fixed width is; None for types that have a text instead."""
+    """Return the integer for a value of fixed width; None for types that have a text instead."""
     rule = kind.row.digest
     if rule is DigestText.INTEGER:
         return value
@@ -172,16 +172,16 @@ def _number(kind: ColumnType, value: str) -> str | None:
 
 
 def _tagged(tag: str, kind: ColumnType, value: str) -> list[str]:
-    """Return arguments for concat() that write a member behind a tag. NULL writes nothing: concat() ignores it."""
+    """Return arguments for concat() that write a tag and a member. NULL writes nothing: concat() ignores it."""
     tags = [_unless_null(value, literal(tag))]
     if kind.row.digest is DigestText.COUNTED:
-        # Only texts need a length in front: no other value contains a comma.
+        # Only texts need a length prefix: no other value contains a comma.
         return [*tags, f"strlen({value})", _unless_null(value, literal(":")), value]
     return [*tags, _written(kind, value)]
 
 
 def _written(kind: ColumnType, value: str) -> str:
-    """Write a value, a text as it is; NULL stays NULL."""
+    """Write a value, a text unchanged; NULL stays NULL."""
     rule = kind.row.digest
     if rule is DigestText.BITS:
         return f"CASE WHEN isnan({value}) THEN 'nan' ELSE hex(CAST(CAST({value} AS BIT) AS BLOB)) END"
@@ -206,7 +206,7 @@ def _list(element: ColumnType, value: str, depth: str = "e") -> str:
     while depth in value:
         depth += "e"
     items = f"list_transform({value}, lambda {depth}: concat(',', {', '.join(_tagged('=', element, depth))}))"
-    # The length of NULL is NULL, and so is all of it. CASE would slow the lambda down.
+    # The length of NULL is NULL, so the whole expression is NULL. CASE would slow the lambda down.
     return f"(len({value}) || concat('[', array_to_string({items}, ''), ']'))"
 
 
@@ -250,14 +250,14 @@ def sum_quickly(
     *,
     is_weighted: bool = False,
 ) -> tuple[int, int]:
-    """Count rows and add up DuckDB's own hashes of them, modulo 2^64; see `wlc.dialect.duckdb.snapshot.Known`.
+    """Count rows and sum DuckDB's own hashes of them, modulo 2^64; see `wlc.dialect.duckdb.snapshot.Known`.
 
     Args:
         connection: Where to ask.
         layout: Of the rows.
         source: FROM text.
         value: As for `numbered_sql`.
-        is_weighted: They are row images, each to be taken times its weight.
+        is_weighted: The rows are images; each hash is multiplied by the image's weight.
     """
     number = _quick_sql(map(value, layout.stored))
     rows, total = ("sum(w)", "sum(CAST(h AS HUGEINT) * w)") if is_weighted else ("count(*)", "sum(h)")
@@ -269,14 +269,14 @@ def sum_quickly(
 def sum_images(
     connection: duckdb.DuckDBPyConnection, layout: Layout, source: str, value: Callable[[Column], str] | None = None
 ) -> int:
-    """Add up the numbers of row images, each times its weight, modulo 2^64; arguments as for `sum_rows`."""
+    """Sum the numbers of row images, each times its weight, modulo 2^64; arguments as for `sum_rows`."""
     numbered = numbered_sql(layout, source, value, w=WEIGHT)
     total = connection.execute(f"SELECT coalesce(sum(CAST(h AS HUGEINT) * w), 0) FROM {numbered}").fetchall()[0][0]
     return int(total) % MODULUS
 
 
 def sum_added(connection: duckdb.DuckDBPyConnection, layout: Layout, source: str) -> tuple[int, int]:
-    """Add up the numbers of images that all have weight 1, and DuckDB's own hashes of them, while reading them once.
+    """Sum the numbers of images of weight 1, and DuckDB's own hashes of them, in one pass.
 
     Args:
         connection: Where to ask.
@@ -294,7 +294,7 @@ def _quick_sql(values: Iterable[str]) -> str:
 
 
 def keeps_rows(old: Layout, new: Layout) -> bool:
-    """Say whether a table's rows have the same numbers in another layout, given that new columns are NULL."""
+    """Say whether a table's rows keep their numbers in another layout, given that new columns are NULL."""
     before, after = ([storage_type(column.type) for column in layout.stored] for layout in (old, new))
     added = new.stored[len(before) :]
     return after[: len(before)] == before and all(column.default in (None, "NULL") for column in added)

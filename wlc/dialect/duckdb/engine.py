@@ -1,7 +1,7 @@
-"""What dbfarm knows of DuckDB itself: the version, and what DuckDB's catalogs say about its own functions and settings.
+"""Facts about DuckDB itself: the version, and the catalogs of its own functions and settings.
 
-Versions of DuckDB differ in them. So every question to these catalogs is asked here, and other files take the answers.
-A test compares the catalogs of the engine that runs with those that were last understood, and names each difference.
+Versions of DuckDB differ in them. So only this file queries these catalogs, and other files take its results. A test
+compares the running engine's catalogs with the recorded ones, and reports each difference.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 SUPPORTED = "DuckDB 2.0.1 and later, before 2.1"
 REQUIREMENT = "duckdb>=2.0.1,<2.1"
 _UNREADABLE = ("2.0.0",)
-# Methods of a connection that no documentation names, docs/decisions/0012-private-methods-of-duckdb.md.
+# Undocumented methods of a connection, docs/decisions/0012-private-methods-of-duckdb.md.
 PRIVATE_METHODS = ("_submit", "_register_collection", "_prepare_script", "_create_view", "_bind", "_table_kind")
-# Kinds that `duckdb_functions` tells apart, by the place of a call.
+# Kinds that `duckdb_functions` distinguishes, by the place of a call.
 IN_FROM = ("table", "table_macro", "pragma")
 IN_EXPRESSIONS = ("scalar", "aggregate", "window", "macro")
-# Types whose values a calculation takes to the setting TimeZone, as the catalogs and bound expressions write them.
+# Types whose calculations depend on the setting TimeZone, as the catalogs and bound expressions write them.
 ZONED = ("WITH TIME ZONE", "TIMESTAMPTZ_NS")
-# Functions that are written without parentheses, where no column has the name.
+# Functions that are called without parentheses if no column has the name.
 WITHOUT_PARENTHESES = {
     "current_catalog": "current_catalog",
     "current_date": "current_date",
@@ -39,11 +39,12 @@ WITHOUT_PARENTHESES = {
     "session_user": "session_user",
     "user": "user",
 }
-# They order values by default_order and default_null_order.
+# Functions that order values by default_order and default_null_order.
 ORDERED_BY_SETTINGS = frozenset(
     "array_grade_up array_reverse_sort array_sort grade_up list_grade_up list_reverse_sort list_sort".split()
 )
-# DuckDB calls these consistent. With one argument, `age` counts from today; others tell of the program or the session.
+# DuckDB calls these consistent. But `age` with one argument counts from today, and the others depend on the program or
+# the session.
 VARYING = frozenset(
     [("age", 1), ("version", 0), *((name, 0) for name in ("current_role", "current_user", "session_user", "user"))]
 )
@@ -58,15 +59,15 @@ _FUNCTIONS = """
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One of the functions of a name.
+    """One overload of a function.
 
     Attributes:
         kind: One of `IN_FROM` and `IN_EXPRESSIONS`.
-        stability: DuckDB's word for how long the same arguments give the same answer; "" for a macro.
+        stability: DuckDB's classification of when the same arguments give the same result; "" for a macro.
         parameters: Types of the parameters.
-        varargs: Type of any more arguments; "" if there can be none.
-        returned: Type of the answer, as far as it is the same for all arguments.
-        definition: The expression that a macro stands for; "" for others.
+        varargs: Type of further arguments; "" if none are allowed.
+        returned: Type of the result, if it is the same for all arguments.
+        definition: The expression of a macro; "" for others.
     """
 
     kind: str
@@ -78,18 +79,18 @@ class Overload:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether DuckDB says that the same arguments always give the same answer."""
+        """Whether the same arguments always give the same result, according to DuckDB."""
         return self.stability == _CONSISTENT
 
     @property
     def depends_on_zone(self) -> bool:
-        """Whether the setting TimeZone decides about the answer, and nothing else besides the arguments."""
+        """Whether the result depends on the setting TimeZone, and otherwise only on the arguments."""
         return not self.is_consistent and bool(self.parameters) and is_zoned((*self.parameters, self.returned))
 
 
 def defect() -> str | None:
-    """Return what this version does wrong that others cannot make up for; None for a supported one."""
-    # Rows that several threads add to a table stay unread, if an INSERT of no rows came before in the transaction.
+    """Return a defect of this version that dbfarm cannot work around; None for a supported version."""
+    # Rows that several threads add to a table are not read if an INSERT of no rows preceded in the transaction.
     return "reads no rows of some tables" if duckdb.__version__ in _UNREADABLE else None
 
 
@@ -100,7 +101,7 @@ def is_zoned(types: Sequence[str]) -> bool:
 
 @cache
 def functions() -> Mapping[str, tuple[Overload, ...]]:
-    """Return all functions of DuckDB's own, by lower-case name; an extension that is loaded later has others."""
+    """Return DuckDB's own functions by lower-case name; an extension that is loaded later adds others."""
     found: dict[str, list[Overload]] = {}
     with duckdb.connect() as connection:
         for name, kind, stability, parameters, *texts in connection.execute(_FUNCTIONS).fetchall():
@@ -116,7 +117,7 @@ def names(*kinds: str) -> frozenset[str]:
 
 
 def is_volatile(name: str) -> bool:
-    """Say whether a second call in a transaction may give another answer; true for a name that is not DuckDB's own."""
+    """Say whether a second call in a transaction may give another result; true for a name that is not DuckDB's own."""
     overloads = computing(name)
     return not overloads or any(each.stability == _VOLATILE for each in overloads)
 
@@ -127,7 +128,7 @@ def computing(name: str) -> tuple[Overload, ...]:
 
 
 def of_session(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> frozenset[str]:
-    """Return the settings that have a value of the session's own, whatever DuckDB thinks of the setting."""
+    """Return the settings with a session value, also deprecated and debugging ones."""
     # Without the option, DuckDB lists neither deprecated settings nor those for debugging.
     query = "SELECT name FROM duckdb_settings(include_all := true) WHERE list_contains(?, name) AND scope = 'LOCAL'"
     return frozenset(name for (name,) in connection.execute(query, [list(names)]).fetchall())

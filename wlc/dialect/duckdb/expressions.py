@@ -1,7 +1,7 @@
-"""What an expression calls, read from the JSON in which DuckDB shows it: as it is written, and as DuckDB has bound it.
+"""The calls in an expression, read from DuckDB's JSON of the parsed or the bound expression.
 
-An expression as it is written has names and no types: `+` may add numbers, dates or lists. A bound one has types, but
-not all calls: where no column decides about an argument, DuckDB puts its value in the place of the call.
+A parsed expression has names and no types: `+` may add numbers, dates or lists. A bound one has types, but not all
+calls: if no column affects an argument, DuckDB replaces the call with its value.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class WrittenCall:
-    """A call in an expression as it is written, whose arguments have no types yet.
+    """A call in a parsed expression, whose arguments have no types yet.
 
     Attributes:
         name: In lower case.
         count: Number of arguments.
-        text: What to call it in a message.
+        text: Its name in messages.
     """
 
     name: str
@@ -35,9 +35,9 @@ class WrittenCall:
 
 
 def varies(name: str, count: int) -> bool:
-    """Say whether a call may give another answer at another time or in another session, whatever its arguments are.
+    """Say whether a call may give another result at another time or in another session with the same arguments.
 
-    The time zone of the session is not meant: only the types of the arguments say whether it matters.
+    The session's time zone is ignored here: whether it matters depends on the types of the arguments.
 
     Args:
         name: In lower case. A name that is not DuckDB's own does not vary.
@@ -61,7 +61,7 @@ class Call:
     Attributes:
         name: In lower case.
         count: Number of arguments.
-        meant: The functions of which it is one; empty if it is not DuckDB's own.
+        meant: The overloads that it may call; empty if it is not DuckDB's own.
     """
 
     name: str
@@ -70,20 +70,20 @@ class Call:
 
     @property
     def is_consistent_in_zone(self) -> bool:
-        """Whether nothing but the arguments and the setting TimeZone decides about the answer."""
+        """Whether the result depends only on the arguments and the setting TimeZone."""
         settled = all(each.is_consistent or each.depends_on_zone for each in self.meant)
         return bool(self.meant) and settled and not varies(self.name, self.count)
 
     @property
     def depends_on_zone(self) -> bool:
-        """Whether the setting TimeZone may decide about the answer, too."""
+        """Whether the result may also depend on the setting TimeZone."""
         return any(each.depends_on_zone for each in self.meant)
 
 
 def bound_calls(tree: Any) -> Iterator[Call]:
-    """Yield the calls in a bound expression: what `json_serialize_plan` returns, or a part of it.
+    """Yield the calls in a bound expression, the result of `json_serialize_plan` or a part of it.
 
-    DuckDB replaces arguments that are the same for all rows by their values: `now() - x` shows no call of `now`.
+    DuckDB replaces arguments that are the same for all rows with their values: `now() - x` shows no call of `now`.
     """
     for node in nodes(tree):
         if "qname" not in node or "arguments" not in node:
@@ -96,7 +96,7 @@ def bound_calls(tree: Any) -> Iterator[Call]:
 
 
 def type_text(type_: Any) -> str:
-    """Return the name of a type of a bound expression; that of a nested one with all its members if one is zoned."""
+    """Return the name of a type in a bound expression; of a nested type with a zoned member, with all members."""
     text = json.dumps(type_)
     name = str(type_["id"]) if isinstance(type_, dict) else text
     return text if engine.is_zoned([text]) and not engine.is_zoned([name]) else name
@@ -107,14 +107,14 @@ def _meant(name: str, types: Sequence[str]) -> tuple[engine.Overload, ...]:
     exact = tuple(each for each in overloads if each.parameters == tuple(types))
     if exact or engine.is_zoned(types):
         return exact or overloads
-    # DuckDB lists no parameters for those that bind themselves, as + of lists.
+    # DuckDB lists no parameters for functions with their own binding, such as + of lists.
     return tuple(each for each in overloads if not engine.is_zoned(each.parameters)) or overloads
 
 
 def calls_in(
     connection: duckdb.DuckDBPyConnection, expression: str, columns: frozenset[str] = frozenset()
 ) -> frozenset[WrittenCall]:
-    """Return the calls in an expression, in which some lower-case names are columns, or parameters of a macro."""
+    """Return the calls in an expression, given the lower-case names of columns and macro parameters."""
     text = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({expression}\n)"]).fetchall()[0][0]
     return frozenset(written_calls(json.loads(text).get("statements", ()), columns))
 
@@ -123,7 +123,7 @@ def written_calls(tree: Any, columns: frozenset[str] = frozenset()) -> Iterator[
     """Yield the calls in a parsed expression.
 
     Args:
-        tree: What `json_serialize_sql` returns, or a part of it.
+        tree: The result of `json_serialize_sql`, or a part of it.
         columns: Lower-case names that are columns.
     """
     for node in nodes(tree):

@@ -1,6 +1,6 @@
-"""Whether the data files of a table have the columns, types and values that its layout says.
+"""Check that a table's data files have the columns, types and NOT NULL values of its layout.
 
-All of it is read from the footers of the files.
+Only the footers of the files are read.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def refuse_other_columns(
     """Refuse data files whose columns or types are not those of their layout.
 
     Args:
-        connection: That may read the files.
+        connection: A connection that may read the files.
         layout: Of the rows in all of them.
-        paths: For each local file its path in the farm; not empty.
+        paths: Path in the farm by local file; not empty.
         is_images: The files hold row images, with ticks and weights, and not the rows of a snapshot.
 
     Raises:
-        CorruptError: A file has others; the message names it.
+        CorruptError: A file differs; the message names it.
     """
     listed = ", ".join(map(literal, paths))
-    # Whoever wrote one file of a table wrote others in the same way: one of each kind stands for all.
+    # Files of a table with the same schema bytes are alike, so one of each kind is checked.
     kinds = (
         "SELECT min(file_name) FROM (SELECT file_name, list_sort(list((name, type, type_length, repetition_type,"
         " num_children, converted_type, scale, precision, CAST(logical_type AS VARCHAR)))) AS kind"
@@ -71,14 +71,14 @@ def required(layout: Layout) -> set[str]:
 def refuse_missing_values(
     connection: duckdb.DuckDBPyConnection, columns: Collection[str], paths: Mapping[str, str]
 ) -> None:
-    """Refuse files in which some of those columns lack values; arguments and errors as above."""
+    """Refuse files with missing values in required columns; arguments and errors as above."""
     if not columns:
         return
     query = (
         f"SELECT file_name, path_in_schema, stats_null_count FROM parquet_metadata([{', '.join(map(literal, paths))}])"
         f" WHERE stats_null_count > 0 AND path_in_schema IN ({', '.join(map(literal, sorted(columns)))})"
     )
-    # Of each row group; to let DuckDB add them up takes twice as long, and nearly always there is nothing.
+    # One row per row group; an aggregate in DuckDB takes twice as long, and the result is nearly always empty.
     found = connection.execute(query).fetchall()
     for file, column, _ in found[:1]:
         where, count = paths.get(file, file), sum(nulls for *of, nulls in found if of == [file, column])

@@ -1,13 +1,13 @@
 """The SQL that folds changes into one net change and applies it, for targets that speak DuckDB's SQL.
 
-Row images carry weights, so folding is adding: images that add up to nothing were undone inside the range, what is left
-with a negative weight has to be in the target and go, what is left with a positive one has to come. This needs no order
-and no key. (Picking the first -1 and the last +1 image of each key costs the same, and is wrong where a transaction
-holds a pair of images that cancels.)
+Row images carry weights, so folding is adding: images whose sum is zero were undone inside the range, rows with a
+negative sum must be in the target and are removed, rows with a positive sum are added. Folding needs no order and no
+key. (Picking the first -1 and the last +1 image of each key costs the same, and is wrong if a transaction holds a pair
+of images that cancels.)
 
-Adding up is only right if equal means identical, which SQL's `=` does not say: -0.0 = 0.0, and texts under a collation.
-Images are therefore compared in their storage types, where intervals, zoned times and the like are text, and with the
-sign of floats beside them.
+Adding is only right if equal means identical, which SQL's `=` does not guarantee: -0.0 = 0.0, and texts under a
+collation. Images are therefore compared in their storage types, where intervals, zoned times and the like are text, and
+with the sign of floats beside them.
 
 Everything here builds text; only `updates` asks the database what differs.
 """
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Layout
 
-# Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
-# an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
+# Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for a mark: the image
+# has a counterpart with the same key, so that the row stays and is updated; or the image's number.
 STAYS = NUMBER = "_tick"
-# In a list of REPLACE: images with their weights negated are what takes a change back.
+# For a list of REPLACE: images with negated weights undo a change.
 NEGATED = f"-{WEIGHT} AS {WEIGHT}"
 
 
 @dataclass(frozen=True, slots=True)
 class RowImages:
-    """Local files of one layout and the ticks that count in them, `first` and `last` included.
+    """Local files of one layout, and the range of ticks to read, `first` and `last` included.
 
     Attributes:
-        values: For a table that was altered after the files were written, the SQL that makes each stored column of
-            the altered table from a file's row; empty if the files have the table's columns.
+        values: For a table that was altered after the files were written, the SQL that computes each stored column from
+            a file's row; empty if the files have the table's columns.
     """
 
     files: tuple[str, ...]
@@ -54,14 +54,14 @@ class RowImages:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table of the target and what is special about it.
+    """A table of the target with its special properties.
 
     Attributes:
         sql: Its full name as SQL text.
-        is_collated: Some column may have a collation, so that texts are compared as bytes.
-        is_referenced: Foreign keys refer to it, so that a row whose key stays must stay.
+        is_collated: Some column may have a collation, so texts are compared as bytes.
+        is_referenced: Foreign keys refer to it, so a row whose key stays must stay.
         references_itself: (columns, referred columns) of its foreign keys to itself.
-        has_rowid: False where a column called rowid hides DuckDB's.
+        has_rowid: False if a column called rowid hides DuckDB's.
     """
 
     name: Name
@@ -88,7 +88,7 @@ class TargetTable:
 
 
 def raw_sql(layout: Layout, sources: Sequence[RowImages]) -> str:
-    """Select all row images as the files hold them: columns in storage types, and the weight."""
+    """Select all row images of the files: columns in storage types, and the weight."""
     columns = stored_columns(layout)
     return " UNION ALL ".join(
         f"SELECT {named_values_sql(source.values or columns, columns)}, {WEIGHT} FROM {rows_of(*source.files)}"
@@ -103,33 +103,33 @@ def stored_columns(layout: Layout) -> tuple[str, ...]:
 
 
 def named_values_sql(values: Sequence[str], names: Sequence[str]) -> str:
-    """List values under their names; a column that keeps its name is only named."""
+    """Write a select list of values under their names; an unchanged column is only named."""
     return ", ".join(name if value == name else f"{value} AS {name}" for value, name in zip(values, names, strict=True))
 
 
 def sum_sql(layout: Layout, raw: str) -> str:
-    """Select images whose weights do not add up to nothing, with the sum as their weight.
+    """Select images whose weights do not sum to zero, with the sum as their weight.
 
     Args:
-        layout: Of the images.
+        layout: Layout of the images.
         raw: A query that selects images and weights, such as `raw_sql`.
     """
     columns = [quote(file_column(column.name)) for column in layout.stored]
-    told_apart = (tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
+    distinguishing = (distinguishing_sql(c, quote(file_column(c.name))) for c in layout.stored)
     return (
         f"SELECT {', '.join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT} FROM ({raw})"
-        f" GROUP BY {', '.join([*columns, *filter(None, told_apart)])} HAVING sum({WEIGHT}) <> 0"
+        f" GROUP BY {', '.join([*columns, *filter(None, distinguishing)])} HAVING sum({WEIGHT}) <> 0"
     )
 
 
 def same_stored_sql(layout: Layout, one: str, other: str) -> str:
-    """Say of two images in storage types, by their aliases, whether they are identical."""
+    """SQL condition: two images in storage types, given by alias, are identical."""
     tests = (_identical(column, _stored(column, one), _stored(column, other)) for column in layout.stored)
     return " AND ".join(tests) or "true"
 
 
 def net_sql(table: TargetTable, raw: str) -> str:
-    """Select the net change of a target's table, and of rows that have to be kept whether they stay.
+    """Select the net change of a target's table; for updated rows, mark the images of rows that stay.
 
     Args:
         table: The table.
@@ -146,19 +146,19 @@ def net_sql(table: TargetTable, raw: str) -> str:
 
 
 def _is_elided(column: Column) -> str:
-    """Say of both images of a key that an UPDATE would leave the column as it was: DuckDB skips equal values."""
+    """SQL condition on both images of a key: an UPDATE leaves the column unchanged. DuckDB skips equal values."""
     stored = quote(file_column(column.name))
     value, exact = load_sql(column, stored), stored
-    if told_apart := tell_apart(column, stored):
-        exact = f"CAST({told_apart} AS TINYINT)"
+    if distinguishing := distinguishing_sql(column, stored):
+        exact = f"CAST({distinguishing} AS TINYINT)"
     return (
         f"min({value}) OVER k IS NOT DISTINCT FROM max({value}) OVER k"
         f" AND min({exact}) OVER k IS DISTINCT FROM max({exact}) OVER k"
     )
 
 
-def tell_apart(column: Column, stored: str) -> str:
-    """Return what tells values of a storage type apart that SQL takes for equal, "" where SQL is exact."""
+def distinguishing_sql(column: Column, stored: str) -> str:
+    """Return the expression that distinguishes values that SQL considers equal, "" if SQL is exact for the type."""
     storage = parse(storage_type(column.type))
     if storage.row.is_float:
         return f"signbit({stored})"
@@ -175,12 +175,12 @@ def delete_keyed_sql(table: TargetTable, net: str) -> str:
 
 
 def delete_bag_sql(table: TargetTable, net: str) -> str:
-    """Delete as many copies of each image as its negative weight says, and no more."""
+    """Delete exactly as many copies of each image as its negative weight says."""
     return f"DELETE FROM {table.sql} WHERE rowid IN ({bag_rowids_sql(table, net)})"
 
 
 def bag_rowids_sql(table: TargetTable, net: str) -> str:
-    """Select the row ids that `delete_bag_sql` deletes, of copies those that come first."""
+    """Select the row ids that `delete_bag_sql` deletes, the first ones of equal copies."""
     return (
         f"SELECT r FROM (SELECT t.rowid AS r, n.{WEIGHT} AS w,"
         f" row_number() OVER (PARTITION BY n.{NUMBER}) AS copy FROM {table.sql} AS t"
@@ -189,27 +189,27 @@ def bag_rowids_sql(table: TargetTable, net: str) -> str:
 
 
 def present_sql(table: TargetTable, net: str) -> str:
-    """Select the rows of a keyed table whose keys some image has, in storage types; no weight."""
+    """Select the rows of a keyed table whose key occurs in an image, in storage types, without weight."""
     values = (store_sql(column, f"t.{quote(column.name)}") for column in table.layout.stored)
     named = named_values_sql(list(values), stored_columns(table.layout))
     return f"SELECT {named} FROM {table.sql} AS t SEMI JOIN {net} AS n ON {_same_key(table, 'n')}"
 
 
 def same_stored_key_sql(table: TargetTable, one: str, other: str) -> str:
-    """Say of two images in storage types, by their aliases, whether they have the same primary key."""
+    """SQL condition: two images in storage types, given by alias, have the same primary key."""
     return " AND ".join(f"{_stored(column, one)} = {_stored(column, other)}" for column in table.key)
 
 
 def copies_left_sql(table: TargetTable, net: str) -> str:
     """Select images to remove, each weighted with the copies that the target keeps; negative if it has too few.
 
-    For tables whose rows `rowid` cannot identify: all copies are deleted, and those left are inserted again.
+    For tables whose rows `rowid` cannot identify: all copies are deleted, and the remaining ones are inserted again.
     """
     return _copies_left(table.layout, net, table.sql, _same_image(table, "n"))
 
 
 def stored_copies_left_sql(layout: Layout, net: str, rows: str) -> str:
-    """Select what `copies_left_sql` does for `rows`, a query in parentheses, whose columns are in storage types."""
+    """Do the same as `copies_left_sql` for `rows`, a query in parentheses with columns in storage types."""
     return _copies_left(layout, net, rows, same_stored_sql(layout, "t", "n"))
 
 
@@ -228,11 +228,11 @@ def delete_equal_sql(table: TargetTable, net: str) -> str:
 
 
 def updates(connection: duckdb.DuckDBPyConnection, catalog: str, table: TargetTable, net: str) -> Iterator[str]:
-    """Yield the statements that give rows that stay their new values; foreign keys that refer to them see nothing.
+    """Yield the statements that update the rows that stay, without violating foreign keys that refer to them.
 
-    To set an indexed column, or a list, also to what it was, is to remove the row and to add another, which a foreign
-    key forbids: rows where none of these differs are set in the other columns alone. Rows in which one does come in one
-    statement, for unique values may change hands among them.
+    Setting an indexed column or a list, even to its present value, removes the row and adds another, which a foreign
+    key forbids: rows in which none of these differs are updated only in the other columns. Rows in which one differs
+    are updated in one statement, because unique values may move among them.
     """
     columns = outside_key(table)
     if not columns:
@@ -261,7 +261,7 @@ def updates(connection: duckdb.DuckDBPyConnection, catalog: str, table: TargetTa
 
 
 def moved_sql(table: TargetTable, net: str, replaced: Collection[str]) -> str:
-    """Select the images of rows that do not stay, or that differ in columns which DuckDB does not change in place."""
+    """Select the images of rows that do not stay, or that differ in columns that DuckDB does not update in place."""
     gone = f"SELECT * FROM {_gone(table, net)}"
     differs = [_differs(column) for column in outside_key(table) if column.name in replaced]
     if not (table.keeps_rows and differs):
@@ -271,11 +271,11 @@ def moved_sql(table: TargetTable, net: str, replaced: Collection[str]) -> str:
 
 
 def _differs(column: Column) -> str:
-    """Say of both images of a row that stays whether a column is not the same."""
+    """SQL condition on both images of a row that stays: a column differs."""
     old, new = _stored(column, "o"), _stored(column, "n")
     different = f"{old} IS DISTINCT FROM {new}"
-    if told_apart := tell_apart(column, old):
-        different += f" OR {told_apart} IS DISTINCT FROM {tell_apart(column, new)}"
+    if distinguishing := distinguishing_sql(column, old):
+        different += f" OR {distinguishing} IS DISTINCT FROM {distinguishing_sql(column, new)}"
     return different
 
 
@@ -288,7 +288,7 @@ def insert_sql(table: TargetTable, source: str, *, copies: bool = False, where: 
     """Insert images with a positive weight.
 
     Args:
-        table: Where.
+        table: The table.
         source: A table, or a query in parentheses.
         copies: Insert an image as many times as its weight says instead of once.
         where: A condition on images `n`.
@@ -301,10 +301,10 @@ def insert_sql(table: TargetTable, source: str, *, copies: bool = False, where: 
 
 
 def insert_new_sql(table: TargetTable, net: str) -> str:
-    """Insert what a net change adds, but not the new images of rows that stay.
+    """Insert the added rows of a net change, without the new images of rows that stay.
 
-    Folding leaves images in no order, and so do the threads of a large UPDATE. Rows go in by their key: the index takes
-    them faster, gives them up faster, and is written faster.
+    Folding and the threads of a large UPDATE leave images unordered. Rows are inserted in the order of their key: the
+    index inserts, deletes and writes them faster.
     """
     where = f"NOT n.{STAYS}" if table.keeps_rows else "true"
     order = ", ".join(_loaded(column, "n") for column in table.key)
@@ -313,13 +313,13 @@ def insert_new_sql(table: TargetTable, net: str) -> str:
 
 
 def rows_sql(layout: Layout, files: Sequence[str]) -> str:
-    """Select all rows of a snapshot's files as images that are added."""
+    """Select all rows of a snapshot's files as added images."""
     columns = ", ".join(quote(file_column(column.name)) for column in layout.stored)
     return f"SELECT {columns}, 1 AS {WEIGHT} FROM {rows_of(*files)}"
 
 
 def ready_condition(table: TargetTable) -> str:
-    """Say of an image `n` that the rows of its own table that it refers to exist; an image must not refer to itself."""
+    """SQL condition: the rows of its own table to which image `n` refers exist; an image must not refer to itself."""
     columns = {column.name: column for column in table.layout.stored}
     conditions = []
     for referring, referred in table.references_itself:
@@ -331,7 +331,7 @@ def ready_condition(table: TargetTable) -> str:
 
 
 def missing_sql(table: TargetTable, net: str) -> str:
-    """Select as text the key, or whole image, of one image to remove that is not in the target; may give no row."""
+    """Select as text the key, or whole image, of one image to remove that is missing in the target; can be empty."""
     shown = " || ', ' || ".join(
         f"{literal(column.name + ' = ')} || coalesce(CAST({_stored(column, 'n')} AS VARCHAR), 'NULL')"
         for column in table.key or table.layout.stored
@@ -367,7 +367,7 @@ def _old_and_new(net: str) -> str:
 
 
 def _same_key(table: TargetTable, alias: str) -> str:
-    """Join by key in the key's own types, which is what indexes and zone maps of the target know."""
+    """Join by key in the key's own types, so that the target's indexes and zone maps apply."""
     tests = (f"{_target_value(table, column)} = {_loaded(column, alias)}" for column in table.key)
     return " AND ".join(tests)
 
@@ -377,7 +377,7 @@ def _same_stored_key(table: TargetTable) -> str:
 
 
 def _same_image(table: TargetTable, alias: str) -> str:
-    """Compare all columns in storage types, where equal is identical but for the sign of zero."""
+    """Compare all columns in storage types, in which equal means identical except for the sign of zero."""
     tests = []
     for column in table.layout.stored:
         if column.name in table.layout.primary_key and _is_exact(column):
@@ -388,15 +388,15 @@ def _same_image(table: TargetTable, alias: str) -> str:
 
 
 def _is_exact(column: Column) -> bool:
-    """Say whether equal values of a key are identical, so that comparing the key compares the image, too."""
-    return storage_type(column.type) == column.type and not tell_apart(column, "")
+    """Say whether equal values of a key are identical, so that comparing keys suffices."""
+    return storage_type(column.type) == column.type and not distinguishing_sql(column, "")
 
 
 def _identical(column: Column, here: str, there: str) -> str:
-    """Say of two values of a column in its storage type whether they are identical."""
+    """SQL condition: two values of a column in its storage type are identical."""
     test = f"{here} IS NOT DISTINCT FROM {there}"
-    if told_apart := tell_apart(column, here):
-        test += f" AND {told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}"
+    if distinguishing := distinguishing_sql(column, here):
+        test += f" AND {distinguishing} IS NOT DISTINCT FROM {distinguishing_sql(column, there)}"
     return test
 
 

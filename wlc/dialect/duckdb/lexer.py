@@ -1,4 +1,4 @@
-"""SQL text as tokens, split by DuckDB's own tokenizer, which needs no connection and accepts any text."""
+"""SQL text as tokens by DuckDB's own tokenizer, which needs no connection and accepts any text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 _COMMENT = "comment"
 _WORDS = frozenset({"keyword", "identifier"})
 _DIGITS = frozenset("0123456789")
-# DuckDB ends a token at these only: Unicode's other spaces are letters of a name.
+# DuckDB ends a token only at these: other Unicode spaces are letters of a name.
 _SPACES = " \t\n\r\v\f"
 
 
 class Token(NamedTuple):
-    """One token of SQL text. Making a frozen dataclass takes three times as long.
+    """One token of SQL text. Creating a frozen dataclass would take three times as long.
 
     Attributes:
         kind: DuckDB's name for it: keyword, identifier, string_const, numeric_const or operator.
@@ -45,7 +45,7 @@ class Token(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that it stands for, if it is an identifier or a string in the place of one."""
+        """The name that the token denotes, if it is an identifier or a string in the place of one."""
         return unquoted(self.text)
 
 
@@ -71,7 +71,7 @@ def tokens(text: str) -> list[Token]:
 
 
 def without_comments(text: str) -> str:
-    """The text with a space in the place of every comment."""
+    """The text with every comment replaced by a space."""
     raw = _tokenized(text)
     if all(kind.name != _COMMENT for _, kind in raw):
         return text
@@ -93,7 +93,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def unquoted(identifier: str) -> str:
-    """The name that an identifier, or a string in the place of one, stands for."""
+    """The name that an identifier, or a string in the place of one, denotes."""
     quotes = identifier[:1]
     if quotes in ('"', "'") and identifier.endswith(quotes) and len(identifier) > 1:
         return identifier[1:-1].replace(quotes * 2, quotes)
@@ -127,14 +127,14 @@ def numbered(text: str) -> str:
 
 
 def _tokenized(text: str) -> list[tuple[int, duckdb.token_type]]:
-    # It takes long to import, and most replications split no text.
+    # Its import takes long, and most replications split no text.
     import duckdb
 
     return duckdb.tokenize(text)
 
 
 def _places(text: str, starts: list[int]) -> list[int]:
-    """Turn places in the UTF-8 bytes of a text, in rising order, into places in its characters."""
+    """Convert rising offsets in a text's UTF-8 bytes to offsets in its characters."""
     encoded = text.encode()
     found, byte, character = [], 0, 0
     for start in starts:

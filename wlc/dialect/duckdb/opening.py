@@ -1,9 +1,9 @@
-"""One process at a time opens a database file, or closes one that it has written.
+"""Only one process at a time opens a database file or closes one that it has written.
 
 DuckDB 2.0 reads the header of a file before it locks the file. If another process writes its last changes and closes
 the file in between, the header is out of date: DuckDB reports that the write-ahead log does not fit, or, worse,
-continues from the older state and loses what the other process committed. So a process locks the file's folder while it
-opens a file, and while it closes one that it has written. Programs that open the file with DuckDB alone do not.
+continues from the older state and loses the other process's commits. So a process locks the file's folder while it
+opens a file, and while it closes one that it has written. Programs that open the file with DuckDB alone take no lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _held = threading.local()
 
 
 def refuse_path(path: str | os.PathLike[str], unfit: str = "?\\") -> None:
-    """Refuse a path that DuckDB takes apart: it cuts a database's path at `?`, and any path at a backslash.
+    """Refuse a path that DuckDB would split: it cuts a database's path at `?`, and any path at a backslash.
 
     Raises:
         InvalidError: The path has one of the `unfit` letters.
@@ -36,7 +36,7 @@ def refuse_path(path: str | os.PathLike[str], unfit: str = "?\\") -> None:
 
 
 def wal_of(file: Path) -> Path:
-    """Return where DuckDB keeps what it has not yet moved into a file; without it, the file is an older state."""
+    """Return the path of a file's write-ahead log; without it, the file is an older state."""
     return file.with_name(f"{file.name}.wal")
 
 

@@ -1,10 +1,10 @@
-"""Rows that refer to others are set aside for a moment, so that those can be changed.
+"""Rows with foreign keys are parked temporarily, so that the rows they refer to can be changed.
 
-DuckDB changes an indexed column, or a list, of a row by removing the row and adding another one. It refuses that while
-a row refers to it, and does not remove two rows of which one refers to the other in one transaction, although both
-would fit in the end. So all rows that refer to such a row, and all that refer to these, are parked: they go into tables
-of dbfarm's own schema, those to which none refers first, in transactions that are committed. The transaction that makes
-the change adds them again, or what they become. If that fails, or the process dies, they are brought back as they were.
+DuckDB updates an indexed column or a list by removing the row and adding another one. It refuses that while another row
+refers to the row. Nor does it remove a row and a row that refers to it in one transaction, although the result would be
+consistent. So all rows that refer to such a row, directly or indirectly, are parked: committed transactions move them
+into tables of dbfarm's own schema, unreferenced rows first. The transaction that makes the change adds them again,
+unchanged or with new values. If it fails, or the process dies, they are restored unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Layout
 
 _PARKED = "parked"
-# A chain of rows that refer to each other is parked row by row, each in a transaction of its own.
+# A chain of rows that refer to each other is parked row by row, one transaction per row.
 _DEEPEST = 50
 
 
@@ -39,10 +39,10 @@ class ParkedRows:
     """The parked rows of one database.
 
     Attributes:
-        connection: In no transaction where a method says that it commits; nobody else commits meanwhile.
-        schema: dbfarm's own, whose table `state`, of keys and values, says which tables have parked rows.
-        opening: Lets tables be written to in the transaction.
-        is_known: Says of a table whether its rows may be parked.
+        connection: Outside a transaction when a committing method is called; no other connection commits meanwhile.
+        schema: dbfarm's own schema; its key-value table `state` lists the tables with parked rows.
+        opening: Makes tables writable in the transaction.
+        is_known: Says whether a table's rows may be parked.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -58,23 +58,23 @@ class ParkedRows:
         return tuple(Name(*each) for (value,) in found for each in json.loads(value))
 
     def relation(self, place: int) -> str:
-        """Return where the parked rows are of one of `tables`, by its place among them."""
+        """Return the table with the parked rows of one of `tables`, given its index."""
         return f"{quote(self.catalog)}.{self.schema}.{quote(f'{_PARKED} {place}')}"
 
     def rows(self, place: int, layout: Layout) -> str:
-        """Select the parked rows of one of `tables`, by its place among them, with the columns of its layout."""
+        """Select the parked rows of one of `tables`, given its index, with the columns of its layout."""
         columns = ", ".join(f"c{n} AS {quote(column.name)}" for n, column in enumerate(layout.stored))
         return f"SELECT {columns} FROM {self.relation(place)}"
 
     def park(self, referred: Mapping[ForeignKey, str]) -> tuple[Name, ...]:
-        """Park all rows that refer to some, in transactions that are committed.
+        """Park all rows that refer to given rows; commits transactions.
 
         Args:
-            referred: For foreign keys a query for the values `r0` … to which no row must refer.
+            referred: By foreign key, a query for the values `r0` … to which no row may refer.
 
         Returns:
-            The tables that have parked rows now. None are parked where that would run triggers or is not known to be
-            possible: the table is not known, a column of its own hides DuckDB's `rowid`, or the chain is too long.
+            The tables that have parked rows now. No rows are parked if that would run triggers or might fail: an
+            unknown table, a column that hides DuckDB's `rowid`, or a chain that is too long.
         """
         keys = duckdb_catalog.references(self.connection, self.catalog)
         layouts = duckdb_catalog.tables(self.connection, self.catalog)
@@ -95,16 +95,16 @@ class ParkedRows:
         return tuple(parked)
 
     def forget(self, parked: Sequence[Name]) -> None:
-        """Drop what is parked, in the caller's transaction, which has added what becomes of it."""
+        """Drop the parked rows in the caller's transaction, which has added them again."""
         for place in range(len(parked)):
             self.connection.execute(f"DROP TABLE {self.relation(place)}")
         self._note(())
 
     def bring_back(self) -> tuple[Name, ...]:
-        """Bring all rows back as they were, in a transaction that is committed; return the tables that had parked rows.
+        """Restore all rows unchanged and commit; return the tables that had parked rows.
 
         Raises:
-            duckdb.Error: They do not fit any more: somebody has changed the database with DuckDB alone.
+            duckdb.Error: The rows no longer fit: another program has changed the database with DuckDB alone.
         """
         if not (parked := self.tables()):
             return ()
@@ -120,10 +120,10 @@ class ParkedRows:
         return parked
 
     def refuse(self, path: str, hint: str) -> None:
-        """Refuse to read a database some of whose rows are parked.
+        """Refuse to read a database with parked rows.
 
         Raises:
-            UnavailableError: They are.
+            UnavailableError: Some rows are parked.
         """
         if parked := self.tables():
             raise UnavailableError(
@@ -133,10 +133,10 @@ class ParkedRows:
             )
 
     def rescue(self, path: str) -> tuple[Name, ...]:
-        """Do so for rows that somebody has left parked.
+        """Restore rows that a killed process has left parked.
 
         Raises:
-            UnavailableError: They do not fit any more.
+            UnavailableError: The rows no longer fit.
         """
         try:
             return self.bring_back()
@@ -146,8 +146,8 @@ class ParkedRows:
             )
             raise UnavailableError(
                 f"{path}: rows were moved aside, {tables}, and cannot go back: {str(error).splitlines()[0]}",
-                hint="free disk space if there is none left; with DuckDB's own shell, undo what was written to the file"
-                " without dbfarm since; then try again",
+                hint="free disk space if there is none left; with DuckDB's own shell, undo later changes to the file "
+                "that were made without dbfarm; then try again",
                 path=path,
             ) from error
 
@@ -184,7 +184,7 @@ class ParkedRows:
         return not self.connection.execute(query, [self.catalog, name.schema, name.name]).fetchall()
 
     def _leaves(self, keys: Sequence[ForeignKey], referred: Mapping[ForeignKey, str]) -> dict[Name, str]:
-        """Find the rows to park to which none refers: for each table a temporary table with their row ids `r`."""
+        """Find the unreferenced rows to park: for each table a temporary table with their row ids `r`."""
         waiting = self._waiting(keys, referred) or {}
         leaves = {}
         for number, (name, rowids) in enumerate(waiting.items()):
@@ -257,7 +257,7 @@ class ParkedRows:
         self.connection.execute(f"DELETE {rows}")
 
     def _levels(self, count: int) -> list[tuple[int, int]]:
-        """Return places and levels so that rows come back before those that refer to them."""
+        """Return indexes of tables with levels, so that rows are restored before the rows that refer to them."""
         each = (f"SELECT {place} AS place, level FROM {self.relation(place)}" for place in range(count))
         query = f"SELECT DISTINCT place, level FROM ({' UNION ALL '.join(each)}) ORDER BY level DESC, place"
         return self.connection.execute(query).fetchall()

@@ -1,4 +1,4 @@
-"""Parquet files as DuckDB describes them, and its errors for those that it cannot read."""
+"""Parquet files as DuckDB describes them, and errors for unreadable ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def described(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[s
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Say which files cannot be read.
+    """Translate DuckDB's errors about unreadable files.
 
     Raises:
         CorruptError: They are no Parquet files, or not of one table.
@@ -31,7 +31,7 @@ def reading(where: str) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        # Some errors about the bytes of a file have no class of their own.
+        # Some errors about the bytes of a file have no specific class.
         if type(error) is not duckdb.Error and not isinstance(error, _OF_FILES):
             raise
         message = f"{where[:_SHOWN_MAX]} cannot be read: {str(error).splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""How SQL text names the rows of Parquet files, and how it writes them."""
+"""SQL text that reads rows of Parquet files, and COPY options that write them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from wlc.dialect.sql import literal
 if TYPE_CHECKING:
     from os import PathLike
 
-# COPY's options for a file that is kept, and that readers other than DuckDB may read. Version 2 has encodings at which
-# some of them fail, docs/decisions/0006-parquet-replicas.md.
+# COPY's options for a durable file that readers other than DuckDB may read. Some readers fail at encodings of version
+# 2, docs/decisions/0006-parquet-replicas.md.
 KEPT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v1"
-# COPY's options for a file that only dbfarm reads.
+# COPY's options for a file for dbfarm only.
 PASSING = "FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION v2"
 
 
 def rows_of(*files: str | PathLike[str], options: str = "") -> str:
-    """Return what stands behind FROM for the rows of local files, as one relation.
+    """Return FROM text for the rows of local files, as one relation.
 
-    DuckDB would take a folder such as `id=7` on the way to a file for a column, and prefer it to the file's own.
+    By default, DuckDB would interpret a folder such as `id=7` in a path as a column that overrides the file's own.
 
     Args:
         files: At least one.

@@ -1,17 +1,17 @@
-"""Which functions statements from the farm may call on a DuckDB replica: lists of what is allowed, and nothing else.
+"""Allow lists of functions that statements from the farm may call on a DuckDB replica.
 
-A name decides, not what it means at the moment. A macro can hide a function of the engine, and be dropped again once a
-view has passed the check. So a name of the engine is allowed only if it is on a list here, in whatever schema it is
-called and whether or not a macro has it. Any other name must be a macro of the database.
+The name decides, not its present meaning: a macro can hide a function of the engine and be dropped again once a view
+has passed the check. So a name of the engine is allowed only if it is on a list here, in any schema and even if a macro
+has the name. Any other name must be a macro of the database.
 
-Which schema statements may run on a DuckDB replica, decided with DuckDB's own tokenizer and parser.
+Schema statements that may run on a DuckDB replica, checked with DuckDB's own tokenizer and parser.
 
-Masters ask the same before they record a statement, so that no replica stops at it.
+Masters run the same checks before they record a statement, so that no replica stops at it.
 
-Whoever can write to the farm can write any text. A statement that runs while the replica is confined cannot reach
-files. But a view, a macro or a default runs later, for a reader whose connection is not confined, and some functions
-change the machine without opening a file. So the bodies of views and macros and all calls are checked, and every other
-query is refused.
+An attacker with write access to the farm can write any text. A statement that runs while the replica is confined cannot
+reach files. But a view, a macro or a default runs later, for a reader whose connection is not confined, and some
+functions affect the machine without opening a file. So the bodies of views and macros and all calls are checked, and
+every other query is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ TABLE_FUNCTIONS = frozenset(
     " duckdb_functions duckdb_indexes duckdb_keywords duckdb_schemas duckdb_sequences duckdb_tables duckdb_triggers"
     " duckdb_types duckdb_views".split()
 )
-# Functions that compute. Missing are those that read settings, wait, write, run text as SQL, or are DuckDB's own.
+# Functions that compute. Functions that read settings, wait, write, run text as SQL, or are internal to DuckDB are
+# missing.
 FUNCTIONS = frozenset(
     """
     abs acos acosh add age aggregate ago alias any_value apply approx_count_distinct approx_quantile approx_top_k
@@ -116,8 +117,8 @@ FUNCTIONS = frozenset(
     weekday weekofyear weighted_avg xor year yearweek
     """.split()
 )
-# What dbfarm's own SQL calls, and what DuckDB makes of syntax in it: brackets, LIKE, EXTRACT, count(*). It runs on the
-# connections of masters and replicas, where a macro hides the engine's function of its name.
+# Functions that dbfarm's own SQL calls, also through syntax: brackets, LIKE, EXTRACT, count(*). This SQL runs on
+# connections of masters and replicas, where a macro hides the engine's function of the same name.
 CALLED = frozenset(
     """
     abs any_value arg_max arg_min array_agg array_extract array_slice array_to_string base64 bool_or chr concat
@@ -139,8 +140,8 @@ CALLED = frozenset(
 _COLLATION = re.compile(r"(icu_)?(collate|sort)_\w+")
 # Views of the engine over functions that are not allowed.
 SYSTEM_VIEWS = frozenset({"duckdb_logs", "pg_prepared_statements", "pg_settings"})
-# An extension that the reader loads, or DuckDB loads by itself, brings functions that nobody knows here. A macro must
-# not have a name like theirs: once it is dropped, a call of it would become a call of the extension's function.
+# An extension that the reader or DuckDB itself loads adds functions that are unknown here. A macro must not have the
+# name of such a function: once the macro is dropped, a call of it would become a call of the extension's function.
 _LIKE_TABLE_FUNCTIONS = re.compile(
     r"read|scan|query|glob|attach|http|load|exec|install|copy|write|sniff|open|file|secret|logging|substrait|sqlsmith"
     r"|fuzz|dbgen|dsdgen|(start|stop|notify)_ui"
@@ -162,10 +163,10 @@ def refused_call(connection: duckdb.DuckDBPyConnection, catalog: str, name: str,
     """Say why a call is refused; None if it is allowed.
 
     Args:
-        connection: Its macros are those that the call may mean.
+        connection: A connection with the macros that the call may mean.
         catalog: Name of the database.
-        name: Of the function, without its schema.
-        in_from: It stands where a table could.
+        name: Name of the function, without its schema.
+        in_from: The call stands in the place of a table.
     """
     name = name.lower()
     if is_allowed(name, in_from=in_from):
@@ -183,7 +184,7 @@ def is_allowed(name: str, *, in_from: bool) -> bool:
 
 
 def is_the_engines(name: str, *, in_from: bool) -> bool:
-    """Say whether a lower-case name is a function of the engine, or could be one of an extension."""
+    """Say whether a lower-case name is, or could be, a function of the engine or an extension."""
     like = _LIKE_TABLE_FUNCTIONS if in_from else _LIKE_FUNCTIONS
     return like.search(name) is not None or name in internal(in_from=in_from)
 
@@ -203,7 +204,7 @@ def _macros(connection: duckdb.DuckDBPyConnection, catalog: str, in_from: bool) 
 
 
 OWN = frozenset({"wlc", "wlr"})
-# What the triggers are called that keep others from writing to the tables of a replica.
+# Prefix of the triggers that make a replica's tables read-only.
 GUARD = "wlr_guard_"
 _KIND = re.compile(
     r"CREATE( OR REPLACE)?( PERSISTENT)?"
@@ -212,15 +213,15 @@ _KIND = re.compile(
     r"|DROP (SCHEMA|TABLE|VIEW|SEQUENCE|TYPE|INDEX|(MACRO|FUNCTION)( TABLE)?)\b"
     r"|COMMENT ON (SCHEMA|TABLE|VIEW|COLUMN|SEQUENCE|TYPE|INDEX|(MACRO|FUNCTION)( TABLE)?)\b"
 )
-# Databases that are attached beside the replica's.
+# Databases that may be attached beside the replica's.
 _BESIDE = frozenset({"memory", "temp", "system", "wlr_scratch"})
 # The parser of views uses the stack, and every statement memory. DuckDB itself takes a depth of 1,000 expressions.
 LENGTH_MAX = 1 << 20
 DEPTH_MAX = 200
-# DuckDB writes a generated column out wherever another one names it, again for every statement that inserts rows. The
-# generated columns of a table may have as many names and numbers in all, once they are written out.
+# DuckDB expands a generated column wherever another one names it, for every statement that inserts rows. This is the
+# limit of names and numbers in a table's generated columns after expansion.
 GENERATED_MAX = 4096
-# Names that DuckDB, or an extension that it loads by itself, takes for a file or an address if no such table exists.
+# Names that DuckDB, or an extension that it autoloads, interprets as a file or an address if no such table exists.
 _FILE = re.compile(
     r"[/\\*?\[]|:|\.(csv|tsv|txt|parquet|json|jsonl|ndjson|geojson|xlsx?|db|ddb|duckdb|sqlite3?|arrow|arrows|feather|ipc"
     r"|avro|orc|gpkg|shp|fgb|kml|gpx|dbf|osm|pbf|vortex|lance|log|ya?ml|html?|xml)(\.(gz|zst|zstd|bz2|xz))?$",
@@ -232,7 +233,7 @@ _MAY_HIDE = re.compile(r"\b(MACRO|FUNCTION|TYPE)\b", re.IGNORECASE)
 
 
 class StatementError(Exception):
-    """No replica runs the statement; the text says why."""
+    """Replicas refuse the statement; the text gives the reason."""
 
 
 class OutsideStatementError(StatementError):
@@ -240,7 +241,7 @@ class OutsideStatementError(StatementError):
 
 
 def refuse_oversized(statement: str) -> None:
-    """Refuse a statement that a parser could take too much memory or stack for; to be called before one sees it.
+    """Refuse a statement whose parsing could exhaust memory or stack; must be called before any parser sees it.
 
     Raises:
         StatementError: It is too long, or nested too deeply.
@@ -254,10 +255,10 @@ def refuse_oversized(statement: str) -> None:
 
 @contextmanager
 def understanding(statement: str) -> Iterator[None]:
-    """Turn an error of our own about a statement from the farm into one of the statement.
+    """Turn an internal error about a statement from the farm into an error of the statement.
 
-    Whoever can write to the farm can write any text. Text that our code fails at must not stop the replica for good:
-    a recorded failure names the transaction, and it can be accepted.
+    An attacker with write access to the farm can write any text. A text that makes this code fail must not stop the
+    replica for good: a recorded failure names the transaction, which the owner can accept.
 
     Raises:
         StatementError: The body failed.
@@ -280,16 +281,16 @@ def understanding(statement: str) -> Iterator[None]:
 
 
 def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
-    """Refuse what no schema change needs; the caller has checked that it is one statement, and its type.
+    """Refuse statements that no schema change needs; the caller has checked that it is one statement, and its type.
 
     Args:
-        connection: Its functions and macros are those that the statement would call.
-        catalog: Name of the database that it is about.
+        connection: A connection with the functions and macros that the statement would call.
+        catalog: Name of the database that it changes.
         statement: Its text.
 
     Raises:
         OutsideStatementError: It makes a view that reads something outside the database.
-        StatementError: It is of another kind, or changes what belongs to dbfarm or to another database.
+        StatementError: It is of another kind, or changes objects of dbfarm or of another database.
     """
     refuse_hiding(statement)
     listed = tokens(statement)
@@ -316,12 +317,12 @@ def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
 
 
 def refuse_hiding(statement: str) -> None:
-    """Refuse a macro, or a type, whose name would take a meaning from dbfarm's own SQL; to be called before it runs.
+    """Refuse a macro or type whose name hides a function that dbfarm's own SQL calls; must be called before it runs.
 
-    Digests, checks of statements and the capture itself would compute what the macro says.
+    Otherwise digests, checks of statements and the capture itself would call the macro.
 
     Raises:
-        StatementError: It creates one, temporary or not, in whatever database.
+        StatementError: It creates one, temporary or not, in any database.
     """
     if not _MAY_HIDE.search(statement):
         return
@@ -337,7 +338,7 @@ def refuse_hiding(statement: str) -> None:
 
 
 def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
-    """Refuse a macro that was just created, and not called yet, if it reads something outside the database.
+    """Refuse a macro that was just created and not yet called if it reads something outside the database.
 
     Raises:
         OutsideStatementError: It does.
@@ -347,7 +348,7 @@ def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, st
 
 
 def relations_read(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> list[tuple[str, ...]]:
-    """Names of all relations that a view or macro reads, as it spells them; the statement has just created it."""
+    """Names of all relations that a just created view or macro reads, as it spells them."""
     listed = tokens(statement)
     kind = _KIND.match(" ".join(token.text.upper() for token in listed))
     bodies = _macro_bodies(connection, catalog, statement)
@@ -409,7 +410,7 @@ def _is_beside(path: list[str], catalog: str) -> bool:
 
 
 def _refuse_query(kind: str, rest: list[Token], statement: str) -> None:
-    """Refuse a table or a type that a query fills: a master records the rows instead."""
+    """Refuse a table or a type filled by a query: a master records the rows instead."""
     words = [token.text.upper() for token in rest[:3]]
     is_query = any(token.word == "AS" and token.depth == 0 for token in rest)
     is_filled = kind.endswith("TABLE") and (words[:1] != ["("] or is_query)
@@ -421,7 +422,7 @@ def _refuse_query(kind: str, rest: list[Token], statement: str) -> None:
 
 
 def _refuse_multiplied(rest: list[Token], statement: str) -> None:
-    """Refuse generated columns that name each other so often that inserting a row would take too long."""
+    """Refuse generated columns whose expansion would make inserts too slow."""
     expressions: dict[str, list[str]] = {}
     for column in _columns(rest):
         places = [place for place, token in enumerate(column) if token.depth == 1 and token.word == "AS"]
@@ -431,7 +432,7 @@ def _refuse_multiplied(rest: list[Token], statement: str) -> None:
     sizes: dict[str, int] = {}
 
     def size(name: str) -> int:
-        # DuckDB refuses a circle; it counts as one here.
+        # DuckDB refuses a cycle; it counts as one name here.
         sizes.setdefault(name, 1)
         if name in expressions:
             sizes[name] = min(sum(sizes.get(part) or size(part) for part in expressions[name]), GENERATED_MAX + 1)
@@ -457,8 +458,8 @@ def _columns(rest: list[Token]) -> Iterator[list[Token]]:
 def _refuse_calls(kind: str, rest: list[Token], statement: str) -> None:
     """Refuse calls in defaults, checks, generated columns, keys of indexes, USING, and defaults of parameters.
 
-    A name before a bracket is a call, a type, a table or a list of columns. Only a name of the engine's own functions
-    matters, and the engine itself refuses one that it does not know.
+    A name before a bracket is a call, a type, a table or a list of columns. Only names of the engine's own functions
+    matter; the engine itself refuses unknown names.
     """
     is_macro = kind.endswith(("MACRO", "FUNCTION"))
     before = ""
@@ -475,7 +476,7 @@ def _refuse_calls(kind: str, rest: list[Token], statement: str) -> None:
 
 
 def _body(rest: list[Token], statement: str) -> str:
-    """The query of a view: what follows the first AS that is not in brackets."""
+    """The query of a view: the text after the first AS outside brackets."""
     for token in rest:
         if token.depth == 0 and token.word == "AS":
             return statement[token.end :]
@@ -501,11 +502,11 @@ def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) ->
         if kind.endswith("_QUERY_NODE"):
             yield "it writes"
         elif kind == "BASE_TABLE" or (kind == "SHOW_REF" and node["query"] is None):
-            # SHOW of a table has its name here, SHOW VARIABLES and the like a word in quotes.
+            # For SHOW of a table this is its name, for SHOW VARIABLES and the like a word in quotes.
             path = [part.strip('"') for part in _named(node)]
             is_outside = _FILE.search(".".join(path)) or path[-1].lower() in SYSTEM_VIEWS or _is_beside(path, catalog)
             is_outside = is_outside or (kind == "SHOW_REF" and path == ["variables"])
-            # Nothing binds a view whose binding is deferred: a reader may attach the database later.
+            # A view with deferred binding was not bound: a reader may attach the database later.
             is_outside = is_outside or (len(path) > 2 and path[0].lower() != catalog.lower())
             if is_outside or OWN.intersection(part.lower() for part in path[:-1]):
                 yield f"{'.'.join(path)} lies outside the database"
@@ -516,7 +517,7 @@ def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) ->
 
 
 def _named(node: dict[str, Any]) -> list[str]:
-    """The name of a table in a tree; an older `storage_compatibility_version` writes its parts one by one."""
+    """The name of a table in a parse tree; an older `storage_compatibility_version` writes its parts separately."""
     if "qualified_name" in node:
         return [str(part) for part in node["qualified_name"]["path"]]
     parts = (str(node.get(part, "")) for part in ("catalog_name", "schema_name", "table_name"))
@@ -524,7 +525,7 @@ def _named(node: dict[str, Any]) -> list[str]:
 
 
 def _nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield every node, and whether it is the call of a table function."""
+    """Yield every node, and whether it is a call of a table function."""
     pending = [(tree, False)]
     while pending:
         found, in_from = pending.pop()

@@ -29,7 +29,7 @@ _AS_THEMSELVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """One row image: weight -1 was there before the transaction, 1 is there after it."""
+    """One row image: weight -1 existed before the transaction, weight 1 exists after it."""
 
     tick: int
     table: Name
@@ -47,7 +47,7 @@ def rows(
 ) -> Iterator[ChangedRow]:
     """Read the row images that transactions removed and added; arguments as fields of `wlc.farm.history.LogChoice`.
 
-    Rows come by tick within a data file, the removed ones before the added ones.
+    Within a data file, rows are ordered by tick, removed ones before added ones.
 
     Raises:
         InvalidError: There is no such batch.

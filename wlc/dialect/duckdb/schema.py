@@ -1,8 +1,8 @@
-"""Statements that build a DuckDB database's schema again, in an order that was tried.
+"""Statements that rebuild a DuckDB database's schema, in a tested order.
 
 DuckDB's EXPORT DATABASE cannot be used: it refuses tables with a foreign key to themselves, and writes objects in the
-order of their creation, which `CREATE OR REPLACE` makes wrong. The statements run on an empty database in memory
-instead. A statement that fails is tried again after the others; the order in which they succeed works.
+order of their creation, which is wrong after `CREATE OR REPLACE`. The statements run on an empty database in memory
+instead. A statement that fails is retried after the others; the order of success is a valid order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def schema_statements(connection: duckdb.DuckDBPyConnection, catalog: str) -> tu
     Triggers are left out: their effects on the master are replicated as rows, and on a replica they would occur twice.
 
     Args:
-        connection: May stand in a transaction; is only read.
+        connection: It may be in a transaction; it is only read.
         catalog: Name of the database inside the connection.
 
     Returns:
@@ -58,8 +58,8 @@ def schema_statements(connection: duckdb.DuckDBPyConnection, catalog: str) -> tu
         `catalog.sequences`.
 
     Raises:
-        UnsupportedError: Something in the catalog cannot be built again; the message names it.
-        UnavailableError: Macros changed while they were read: try again.
+        UnsupportedError: An object in the catalog cannot be rebuilt; the message names it.
+        UnavailableError: Macros changed during the read: try again.
     """
     refuse_nested_schemas(connection, catalog)
     functions = _functions(connection, catalog)
@@ -108,7 +108,7 @@ def _sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[
         FROM duckdb_sequences() WHERE {OWNED} AND NOT temporary ORDER BY sequence_oid
     """
     for schema, name, increment, least, greatest, start, cycles, last, sql in rows(connection, catalog, query):
-        # The text starts at the sequence's position, which setval() may have moved before its first value.
+        # The catalog's text starts at the sequence's position, which setval() may have moved before the first value.
         following = _NEXT.search(sql)
         first = start if last is not None or following is None else int(following.group(1))
         made = Name(schema, name)
@@ -128,7 +128,7 @@ class _Functions:
 
 
 def _functions(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[_Functions]:
-    # DuckDB goes through all its own functions, too, so this is read once.
+    # The query scans all of DuckDB's own functions, too, so it runs once.
     query = f"""
         SELECT schema_name, function_name, function_type, parameters, parameter_types, macro_definition, comment
         FROM duckdb_functions() WHERE {USER} AND function_type IN ('macro', 'table_macro') ORDER BY function_oid
@@ -168,7 +168,7 @@ def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]
 
 
 def _indexes(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout]) -> Iterator[Ddl]:
-    # Indexes behind constraints have no statement of their own.
+    # Indexes of constraints have no separate statement.
     query = f"""
         SELECT schema_name, index_name, sql, table_name, {UNIQUE_EXPRESSIONS}
         FROM duckdb_indexes() WHERE {OWNED} AND sql <> '' ORDER BY index_oid
@@ -235,9 +235,10 @@ def _plain(sql: str) -> str:
 
 
 def table_sql(sql: str) -> str:
-    """Return a table's statement, as `duckdb_tables()` lists it, in words that DuckDB takes.
+    """Return a table's statement from `duckdb_tables()` in a form that DuckDB accepts.
 
-    It lists the collation of a generated column, and takes none there. Without a type, the column gets both anew.
+    DuckDB lists the collation of a generated column but does not accept it. Without a type, the column gets both type
+    and collation from its expression.
     """
     if "COLLATE" in sql and "GENERATED" in sql:
         parts = tokens(sql)
@@ -248,7 +249,7 @@ def table_sql(sql: str) -> str:
 
 
 def _collated_type(parts: Sequence[Token]) -> int | None:
-    """Return where the type begins with which tokens end, if it has a collation."""
+    """Return where the type at the end of the tokens begins, if it has a collation."""
     at = len(parts) - 2
     while at > 1 and parts[at].text == ".":
         at -= 2
@@ -263,8 +264,8 @@ def _signatures(
 ) -> list[list[str]]:
     """Return each overload's parameters as SQL, defaults included.
 
-    DuckDB shows the defaults only in the error of a call that fits no overload. The call is bound and not run, because
-    an error at run time would end the caller's transaction.
+    DuckDB shows the defaults only in the error of a call that fits no overload. The call is bound and not executed,
+    because an execution error would end the caller's transaction.
     """
     if not any(overload.parameters for overload in overloads):
         return [[] for _ in overloads]
@@ -311,12 +312,12 @@ def _scratch(connection: duckdb.DuckDBPyConnection, catalog: str) -> duckdb.Duck
         scratch.execute(f"ATTACH ':memory:' AS {quote(catalog)}")
     loaded = "SELECT extension_name FROM duckdb_extensions() WHERE loaded"
     present = {name for (name,) in scratch.execute(loaded).fetchall()}
-    # A connection without access to files cannot list extensions, and has loaded none of its own.
+    # A connection without access to files cannot list extensions, and has loaded none.
     if connection.execute("SELECT current_setting('enable_external_access')").fetchall()[0][0]:
         for (name,) in connection.execute(loaded).fetchall():
             if name not in present:
                 _error(scratch, f"LOAD {literal(name)}")
-    # Views over files and other servers must not reach out from here. They are created without binding what they read.
+    # Views over files and other servers must not access them from here. They are created without binding their sources.
     scratch.execute("SET enable_external_access = false")
     return scratch
 
@@ -350,7 +351,7 @@ def _attempt(scratch: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> tupl
 
 
 def _without_binding(failed: list[tuple[Ddl, str]]) -> list[Ddl]:
-    """Create views although what they read does not exist here: it was dropped, or is a file or another database."""
+    """Create views whose sources do not exist here: they were dropped, or are files or other databases."""
     pending = [_deferred(ddl) if ddl.kind == "CREATE VIEW" else ddl for ddl, _ in failed]
     if pending == [ddl for ddl, _ in failed]:
         ddl, error = failed[0]

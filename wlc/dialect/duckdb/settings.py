@@ -1,4 +1,4 @@
-"""Settings of DuckDB, by what they do to a schema statement. A test compares the lists with those of DuckDB."""
+"""Settings of DuckDB by their effect on a schema statement. A test compares the lists with those of DuckDB."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Settings
 
-# They say how a statement is parsed, bound or computed: with another value it makes another object, or fails. The log
-# states them with each statement, unless they have the value that is given here.
+# Settings that control how a statement is parsed, bound or computed: with another value it creates another object, or
+# fails. The log states them with each statement, unless they have the value given here.
 MEANING = {
     "Calendar": "gregorian",
     "TimeZone": "UTC",
@@ -40,12 +40,12 @@ MEANING = {
     "scalar_subquery_error_on_multiple_rows": "true",
     "table_function_identifier_conversion": "DEFAULT",
 }
-# Those that change which rows a CHECK constraint, or the key of an index, accepts after it was created. The others
-# count when a statement is parsed, or for computations that are refused in such places.
+# Settings that change which rows a CHECK constraint or an index key accepts after its creation. The others matter at
+# parsing, or for computations that are refused in such places.
 _OF_ROWS = ("default_collation", "error_on_division_by_zero", "ieee_floating_point_ops")
 _NAMES_OF_ROWS = re.compile("|".join(_OF_ROWS), re.IGNORECASE)
-# They let DuckDB accept text that replicas refuse: by another parser, which replicas do not have, or by rules that
-# DuckDB gives up. Statements that such a setting lets pass would fail again whenever a view is bound.
+# Settings that let DuckDB accept text that replicas refuse: by another parser, which replicas do not have, or by
+# deprecated rules. Statements accepted because of such a setting would fail again whenever a view is bound.
 REFUSED = {
     "active_grammar_extensions": "[]",
     "allow_parser_override_extension": "DEFAULT",
@@ -53,7 +53,7 @@ REFUSED = {
     "lambda_syntax": "DEFAULT",
     "old_implicit_casting": "false",
 }
-# How DuckDB shows a value of `MEANING` as well. The time zone is the machine's unless it is set.
+# Alternative forms in which DuckDB shows a value of `MEANING`. The default time zone is the machine's.
 _SAME = {"ASC": "ASCENDING", "Etc/UTC": "UTC"}
 # A value of `MEANING` as DuckDB shows it.
 _VALUE = re.compile(r"[\w+/.\- ]{0,64}", re.ASCII)
@@ -76,17 +76,17 @@ def of_session(connection: duckdb.DuckDBPyConnection) -> Settings:
 
 
 def is_allowed(settings: Settings) -> bool:
-    """Whether a statement of a farm may have these settings."""
+    """Whether a statement from the farm may have these settings."""
     return all(name in MEANING and _VALUE.fullmatch(value) for name, value in settings)
 
 
 @contextmanager
 def applied(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Iterator[None]:
-    """Give a statement the settings of the session that it comes from; the caller has the database to itself."""
+    """Apply the settings of a statement's original session; the caller has exclusive access to the database."""
     if not settings:
         yield
         return
-    # A transaction that failed runs no SET any more. Another connection changes what has no value of its own here.
+    # A failed transaction cannot run SET. Another connection changes settings without a session value.
     with connection.cursor() as other:
         before = _values(other, [name for name, _ in settings])
         try:
@@ -102,23 +102,23 @@ def is_locked(connection: duckdb.DuckDBPyConnection) -> bool:
 
 
 def names_row_setting(text: str) -> bool:
-    """Say whether a statement may change a setting that changes which rows are accepted."""
+    """Say whether a statement may change a setting of `row_settings_changed`."""
     return _NAMES_OF_ROWS.search(text) is not None
 
 
 def row_settings_changed(connection: duckdb.DuckDBPyConnection) -> Settings:
-    """Return the settings of a session that change which rows are accepted, where they are not DuckDB's default."""
+    """Return a session's settings that affect which rows are accepted and differ from DuckDB's default."""
     return tuple((name, value) for name, value in _values(connection, _OF_ROWS).items() if value != MEANING[name])
 
 
 def without_row_settings(connection: duckdb.DuckDBPyConnection) -> AbstractContextManager[None]:
-    """Give a session DuckDB's defaults of the settings that change which rows are accepted."""
+    """Reset a session's settings that affect which rows are accepted to DuckDB's defaults."""
     return held(connection, {name: MEANING[name] for name, _ in row_settings_changed(connection)})
 
 
 @contextmanager
 def held(connection: duckdb.DuckDBPyConnection, values: Mapping[str, str]) -> Iterator[None]:
-    """Give a session other settings for a while; those that it inherits, it inherits again."""
+    """Change a session's settings temporarily; inherited settings are inherited again afterwards."""
     before = _values(connection, list(values)) if values else {}
     own = engine.of_session(connection, list(values)) if values else frozenset()
     try:
@@ -133,9 +133,9 @@ def held(connection: duckdb.DuckDBPyConnection, values: Mapping[str, str]) -> It
 
 
 def search_path_sql(catalog: str, schemas: Sequence[str]) -> str:
-    """Return the statement after which unqualified names are looked up in these schemas of a database."""
+    """Return the statement that sets the search path to these schemas of a database."""
     paths = [f"{quote(catalog)}.{quote(schema)}" for schema in schemas]
-    # SET search_path reads no doubled quotes, so DuckDB has no longer path with such a name either.
+    # SET search_path cannot read doubled quotes, so DuckDB supports no longer path with such a name either.
     return f"USE {paths[0]}" if len(paths) == 1 else f"SET search_path = {literal(','.join(paths))}"
 
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Known:
-    """What tables must hold according to the capture; other tables may hold anything.
+    """The expected content of tables according to the capture; other tables are not checked.
 
     Attributes:
         quick: Sums of DuckDB's own hash of a row, see `digest_sql.sum_quickly`. They cost a tenth of a digest. DuckDB
-            may change its hash in any version, so an equal sum only proves that nothing changed.
+            may change its hash in any version, so only an equal sum is conclusive: nothing changed.
         source: The master, as its user names it.
-        is_news: `held` read tables whose digest or quick sum was not known; `quick` has them now.
+        is_news: `held` has read tables with an unknown digest or quick sum; `quick` has them now.
     """
 
     digests: Mapping[Name, Digest] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Known:
     is_news: bool = False
 
     def held(self, connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-        """Read every user table as the open transaction sees it, and return what it holds."""
+        """Read every user table as the open transaction sees it, and return the digests."""
         found = {}
         for name, layout in catalogs.tables(connection, catalog).items():
             table, known = f"{quote(catalog)}.{name.sql}", self.digests.get(name)
@@ -75,22 +75,22 @@ def take(
     """Copy every user table and the schema as the open transaction sees them, and publish them as a snapshot.
 
     Args:
-        connection: In a transaction in which `position` was read; best a cursor of its own after
-            `BEGIN TRANSACTION READ ONLY`, so that others go on writing. The transaction stays open; roll it back.
+        connection: In a transaction in which `position` was read; preferably a separate cursor after `BEGIN TRANSACTION
+            READ ONLY`, so that other connections can write. The transaction stays open; roll it back.
         catalog: Name of the database inside the connection.
-        db: Where to publish.
-        position: What the transaction contains: the last tick that it sees.
+        db: The farm database.
+        position: The last tick that the transaction sees.
         clock: Commit time of that tick, or now if there is none.
         vector: Per history the last tick contained.
-        known: What the tables must hold according to the capture.
+        known: The expected content of the tables according to the capture.
         folder: Where to write the files before they are published; the system's temporary directory if omitted.
-        progress: Called with tables copied, tables in all, and what is being done.
+        progress: Called with tables copied, tables in total, and the current activity.
 
     Returns:
-        The published manifest. Its tables come in an order in which they can be loaded: see `catalog.load_order`.
+        The published manifest. Its tables are in a valid order for loading, see `catalog.load_order`.
 
     Raises:
-        UnsupportedError: Something cannot be copied exactly, or was changed without the capture; the message names it.
+        UnsupportedError: A table cannot be copied exactly, or was changed without the capture; the message names it.
         UnavailableError: The disk or the farm failed: try again.
     """
     _check_transaction(connection)
@@ -104,14 +104,14 @@ def take(
         files: dict[str, Path] = {}
         copied: list[SnapshotTable] = []
         for name in catalogs.load_order(connection, catalog):
-            tell_copied(progress, [file for table in copied for file in table.files], len(copied), len(layouts), name)
+            report_copied(progress, [file for table in copied for file in table.files], len(copied), len(layouts), name)
             copied.append(_copy(connection, catalog, name, layouts[name], Path(temporary), files))
         held = known.held(connection, catalog)
         if changed := differing(held, known.digests):
-            # The log does not lead to these rows: a snapshot of them would contradict it.
+            # The log does not produce these rows: a snapshot of them would contradict it.
             message = f"rows of {', '.join(map(str, changed))} were changed without wlc.connect"
             raise UnsupportedError(message, hint=f"wlc farm repair {shlex.quote(known.source)}")
-        # Sequences are not transactional: read last, they are never behind the rows that were copied.
+        # Sequences are not transactional: reading them last, they are never behind the copied rows.
         sequences = catalogs.sequences(connection, catalog)
         manifest = Manifest(
             database=db.name,
@@ -128,15 +128,15 @@ def take(
         return db.publish_snapshot(manifest, files)
 
 
-def tell_copied(progress: Progress | None, files: Collection[DataFile], done: int, total: int, name: Name) -> None:
-    """Report which table of a snapshot is copied next, and what the files of those before hold."""
+def report_copied(progress: Progress | None, files: Collection[DataFile], done: int, total: int, name: Name) -> None:
+    """Report the table of a snapshot that is copied next, and the sizes of the files so far."""
     if progress is not None:
         now = Doing(f"copying {name}", sum(file.rows for file in files), sum(file.bytes for file in files))
         progress(done, total, now)
 
 
 def _check_transaction(connection: duckdb.DuckDBPyConnection) -> None:
-    """Refuse a connection without a transaction: each table would be copied as of another moment."""
+    """Refuse a connection without a transaction: the copies of tables would be of different moments."""
     first, second = (connection.execute("SELECT txid_current()").fetchone() for _ in range(2))
     if first != second:
         raise InvalidError("A snapshot needs an open transaction", hint="BEGIN TRANSACTION READ ONLY first")
@@ -153,7 +153,7 @@ def _select(catalog: str, name: Name, layout: Layout) -> str:
 def digests(
     connection: duckdb.DuckDBPyConnection, catalog: str, only: Collection[Name] | None = None
 ) -> dict[Name, Digest]:
-    """Read user tables, all or some, as the open transaction sees them, and return what they hold."""
+    """Read all or some user tables as the open transaction sees them, and return their digests."""
     return {
         name: sum_rows(connection, layout, f"{quote(catalog)}.{name.sql}", store_sql)
         for name, layout in catalogs.tables(connection, catalog).items()

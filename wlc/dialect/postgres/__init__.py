@@ -1,1 +1,1 @@
-"""What capture and replay both know of PostgreSQL."""
+"""Knowledge of PostgreSQL that capture and replay share."""

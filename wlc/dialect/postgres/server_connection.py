@@ -1,9 +1,10 @@
-"""Settings of a PostgreSQL session: whatever the server, the database and the role have, ours are the same.
+"""Settings of a PostgreSQL session, independent of those of the server, the database and the role.
 
 A setting belongs here if it changes how a value or a statement is written or read, which rows a query finds, or how
-long a session lives. `tests/postgres/test_session.py` walks all settings of the server and says why others do not.
+long a session lives. `tests/postgres/test_session.py` walks all settings of the server and gives the reason for each
+omission.
 
-Connections to a PostgreSQL server, and what its errors mean, for masters and replicas alike.
+Connections to a PostgreSQL server and translation of its errors, for masters and replicas alike.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-# How values and statements are written and read, also inside of functions that the user's session calls.
+# Forms of values and statements, also inside functions that the user's session calls.
 FORMS: Mapping[str, str] = {
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
@@ -45,15 +46,15 @@ FORMS: Mapping[str, str] = {
     "default_text_search_config": "pg_catalog.simple",
 }
 _SESSION: Mapping[str, str] = {
-    # The user is the one that the URL names, whatever role ALTER ROLE … SET role gives it.
+    # The role is the URL's user, even after ALTER ROLE … SET role.
     "role": "none",
     "client_encoding": "UTF8",
-    # The server's own abbreviations, of which functions need none.
+    # The server's default abbreviations; functions need none.
     "timezone_abbreviations": "Default",
-    # A statement fails where row security would hide rows from it.
+    # A statement fails if row security would hide rows from it.
     "row_security": "off",
     "gin_fuzzy_search_limit": "0",
-    # Statements are checked when they are run, and make what they say, in the usual place.
+    # Statements are checked when they run, and create objects in the default place.
     "check_function_bodies": "on",
     "default_tablespace": "",
     "temp_tablespaces": "",
@@ -66,7 +67,7 @@ _SESSION: Mapping[str, str] = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
-    # A statement may take as long as it takes, and fail.
+    # Statements have no timeout.
     "exit_on_error": "off",
     "lock_timeout": "0",
     "statement_timeout": "0",
@@ -74,7 +75,7 @@ _SESSION: Mapping[str, str] = {
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-# Only superusers may change these, so they are left alone where they have the value already.
+# Only superusers may change these, so they are set only if the value differs.
 _SUPERUSER: Mapping[str, str] = {
     "session_replication_role": "origin",
     "zero_damaged_pages": "off",
@@ -85,11 +86,11 @@ PINNED: Mapping[str, str] = {**_SESSION, **FORMS, **_SUPERUSER}
 
 
 def pinning_sql(more: Mapping[str, str]) -> str:
-    """Return the query that gives a session the settings that everything here relies on, and more.
+    """Return the query that sets a session's required settings and further ones.
 
-    Settings that the server does not have, or an extension that is not loaded, are passed over.
+    Settings that the server does not have, or of an extension that is not loaded, are skipped.
     """
-    # Until `search_path` is set, functions and operators of others may be in the way of the server's own.
+    # Until `search_path` is set, functions and operators of other users may hide the server's own.
     rows = ", ".join(f"({literal(name)}, {literal(value)})" for name, value in {**PINNED, **more}.items())
     superuser = ", ".join(map(literal, _SUPERUSER))
     current = "pg_catalog.current_setting(name, true)"
@@ -103,7 +104,8 @@ def pinning_sql(more: Mapping[str, str]) -> str:
 Connection = psycopg.Connection[Any]
 
 _CONNECT_S = "10"
-# A connection that rests between two beats: routers forget it after some minutes, and a server may be gone.
+# Keepalives for a connection that is idle between two beats: routers drop it after some minutes, and a server may be
+# down.
 _KEEPALIVE: Mapping[str, str] = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 _REFUSED = re.compile(
     r"does not exist|authentication failed|no password supplied|pg_hba\.conf|not permitted to log in"
@@ -122,14 +124,14 @@ _FORBIDDEN = "42501"
 def connect(
     url: str, *, name: str, settings: Mapping[str, str], shown: str | None = None, replication: bool = False
 ) -> Connection:
-    """Connect. Every statement is its own transaction unless one is begun.
+    """Connect. Every statement is a separate transaction unless one is begun.
 
     Args:
-        url: What libpq takes; its variables and password file fill in what is left out.
-        name: Name of the program, which the server's DBA sees.
-        settings: Of the session, beside `session.PINNED`.
+        url: A connection string or URL of libpq; its variables and password file supply missing parts.
+        name: Name of the program, for the server's DBA.
+        settings: Settings of the session, beside `session.PINNED`.
         shown: The URL in messages; `url` without its password if omitted.
-        replication: Speak the replication protocol, which knows simple statements only.
+        replication: Use the replication protocol, which supports only simple statements.
 
     Raises:
         UnavailableError: The server cannot be reached.
@@ -158,7 +160,7 @@ def connect(
 
 
 def lasting(url: str) -> str:
-    """Return what libpq takes for a connection whose other end is asked whether it is there, unless the URL says how.
+    """Return the connection string with TCP keepalives, unless the URL sets them.
 
     Raises:
         psycopg.ProgrammingError: The URL is malformed.
@@ -176,14 +178,14 @@ def talking(shown: str, *, privileges: str | None = None) -> Iterator[None]:
         privileges: Hint for a missing privilege; the server's own hint if omitted.
 
     Raises:
-        UnavailableError: The server failed, or cannot be reached any more.
+        UnavailableError: The server failed or has become unreachable.
         InvalidError: A privilege is missing, or the server refuses the statement.
     """
     try:
         yield
     except psycopg.Error as error:
         if error.sqlstate is None and not is_outage(error):
-            # This is no answer of the server, but a mistake of ours.
+            # This error is not from the server but a bug in dbfarm.
             raise
         is_forbidden = error.sqlstate == _FORBIDDEN
         hint = privileges if is_forbidden and privileges else error.diag.message_hint
@@ -191,13 +193,13 @@ def talking(shown: str, *, privileges: str | None = None) -> Iterator[None]:
 
 
 def translated(shown: str, message: str, state: str, hint: str | None = None) -> FarmError:
-    """Return our error for one of a server.
+    """Translate an error of a server.
 
     Args:
         shown: URL without a password.
-        message: What the server says.
-        state: The server's code of the error, "" if there is none.
-        hint: What the user can do about a statement that is refused.
+        message: The server's message.
+        state: The server's error code, "" if there is none.
+        hint: The user's remedy for a refused statement.
     """
     text = f"{shown}: {message.strip()}"
     if not state or state[:2] in _OUTAGES:
@@ -221,10 +223,10 @@ def _connecting_error(url: str, shown: str, error: psycopg.Error) -> FarmError:
     text = without_secrets(said, url)
     if isinstance(error, psycopg.ProgrammingError) or _MALFORMED.search(said):
         return InvalidError(f"{shown} is no URL of a database: {text}", hint="postgresql://user@host/db", path=shown)
-    # PostgreSQL's programs take no parameters of ours.
+    # PostgreSQL's programs do not accept dbfarm's parameters.
     typed = _OURS.sub("", shown).rstrip("?&")
     if missing := _NO_DATABASE.search(said):
-        # Without the URL, these programs ask the server that their own variables name.
+        # Without the URL, these programs connect to the server of their own variables.
         there = shlex.quote(_SERVER.sub(r"\g<1>postgres", typed))
         name = shlex.quote(missing[1])
         hint = (

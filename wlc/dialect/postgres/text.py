@@ -1,4 +1,4 @@
-"""PostgreSQL's text form of values, as its log and its COPY write it, read as DuckDB's types."""
+"""SQL that reads PostgreSQL's text form of values, from its log and COPY, as DuckDB's types."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from wlc.dialect.types import PostgresText, parse
 
 # An array's text in parts: quoted elements, and elements that need no quotes.
 _ELEMENT = r'"(?:[^"\\]|\\.)*"|[^,]+'
-# What DuckDB casts to the type; the text itself for all other forms.
+# Text that DuckDB can cast to the type; unchanged for all other forms.
 _READ = {
     PostgresText.HEX: "unhex(substr({0}, 3))",
     PostgresText.INTERVAL: "replace({0}, '+', '')",
-    # Years before Christ: PostgreSQL writes BC at the end, DuckDB reads it behind the date.
+    # Years before Christ: PostgreSQL writes BC at the end, DuckDB expects it after the date.
     **dict.fromkeys(
         (PostgresText.DATE, PostgresText.MOMENT),
         "CASE WHEN ends_with({0}, 'BC') THEN regexp_replace({0}, '^(\\S+)(.*) BC$', '\\1 (BC)\\2') ELSE {0} END",
@@ -20,7 +20,7 @@ _READ = {
 
 
 def read_text_sql(declared: str, text: str) -> str:
-    """Return the expression that reads PostgreSQL's text form; NULL where the value does not fit.
+    """Return the expression that reads PostgreSQL's text form; NULL if the value does not fit.
 
     Args:
         declared: The DuckDB type of the result.
@@ -35,7 +35,7 @@ def read_text_sql(declared: str, text: str) -> str:
 
 
 def _read_array(element: str, text: str) -> str:
-    """Read an array of one dimension that starts at 1, as nearly all do."""
+    """Read an array of one dimension that starts at 1, the usual form."""
     fits = (
         f"len(list_filter({_texts_sql(text)}, lambda x: x IS NOT NULL))"
         f" = len(list_filter({_values_sql(element, text)}, lambda x: x IS NOT NULL))"

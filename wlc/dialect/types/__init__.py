@@ -1,4 +1,4 @@
-"""Column types: one table of what every part of the product knows about them, and how values are stored.
+"""Column types: one table of their properties for every part of the product, and the storage of their values.
 
 `table` has one row per type: its storage type, its text in digests, its counterparts in PostgreSQL and Spark. To add a
 type, add a row there, a line to docs/types.md and values to tests/unit/dialect/test_types.py. `syntax` parses type

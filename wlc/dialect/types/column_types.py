@@ -1,4 +1,4 @@
-"""The table of column types: one row per type of DuckDB, with everything that the product knows about it.
+"""The table of column types: one row per type of DuckDB, with all its properties.
 
 The modules that generate SQL (digests, PostgreSQL, Spark, folding) ask this table and hold no lists of types.
 docs/types.md shows the same to users.
@@ -18,7 +18,7 @@ _LITERAL = "'(?:[^']|'')*'"
 
 
 class DigestText(Enum):
-    """What a digest takes for a value of a storage type: an integer, or a text; docs/format.md defines both.
+    """The form in which a digest includes a value of a storage type: an integer or a text; docs/format.md defines both.
 
     A member of a nested value always has a text.
     """
@@ -49,7 +49,7 @@ class DigestText(Enum):
 
 
 class PostgresText(Enum):
-    """How PostgreSQL writes and reads a value, compared with DuckDB's text of it."""
+    """PostgreSQL's text of a value, compared with DuckDB's text."""
 
     VALUE = auto()
     """The same; a value that does not fit is refused by a cast."""
@@ -69,31 +69,31 @@ class PostgresText(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRow:
-    """What the product knows about one type.
+    """The properties of one type.
 
     Attributes:
         name: Canonical name, as `duckdb_columns()` reports it.
-        aliases: Other names of it.
-        parameters: Pattern of what may follow the name in brackets; "" if nothing may.
+        aliases: Its other names.
+        parameters: Pattern of the parameters in brackets; "" if it takes none.
         parameters_default: Parameters that the name alone stands for.
-        stored_as: Type of its values in data files; None if it is stored as itself or as its members say.
-        is_nested: It has members. All that is said about values below is then said by the members.
-        is_rebuilt: A cast cannot make the stored form; an expression takes the value apart and builds it again.
+        stored_as: Type of its values in data files; None if it is stored unchanged or its members decide.
+        is_nested: It has members. Its members then decide all properties of values below.
+        is_rebuilt: A cast cannot make the stored form; an expression splits the value and rebuilds it.
         is_integer: An integer of at most 64 bits.
         is_float: A binary floating-point number: 0.0 equals -0.0.
         has_equal_twins: SQL's `=` holds for some values that are not identical.
         is_native: The log's listing shows the value itself and not its text.
-        digest: What digests take for a value, for types that are stored as themselves.
+        digest: The form of a value in digests, for types that are stored unchanged.
         postgres: Type of a PostgreSQL replica's column, with `{}` for the parameters; None for nested types.
         postgres_text: How PostgreSQL writes the value.
         from_postgres: Types of a PostgreSQL master that become this one, as `format_type` writes them.
-        takes_all_postgres: Every text of those types is a value of this one.
-        is_exact_in_json: A JSON text holds it exactly. JSON itself does not qualify: its null could not be told from
-            NULL.
-        casts_alike: A cast of a constant to it gives the same value in every session, whatever its settings are.
+        takes_all_postgres: Every text of those types is valid for this one.
+        is_exact_in_json: A JSON text holds it exactly. JSON itself does not qualify: its null could not be
+            distinguished from NULL.
+        casts_alike: A cast of a constant to it gives the same value in every session, independent of settings.
         spark: Class in `pyspark.sql.types`, for types that are stored as themselves.
         spark_as: DuckDB type that Spark gets instead, because Spark has no such type.
-        spark_refuses_infinity: Spark has the type, and takes an infinity for an ordinary value.
+        spark_refuses_infinity: Spark has the type but treats an infinity as an ordinary value.
         delta: Type in the schema of a Delta table over data files, with `{}` for the parameters; None if Delta has
             none, for nested types, and for types that are stored as another one.
     """
@@ -347,7 +347,7 @@ TABLE: tuple[TypeRow, ...] = (
         postgres_text=PostgresText.INTERVAL,
         from_postgres=("interval",),
     ),
-    # The type of a column that holds nothing but NULL: at its own type in Parquet, DuckDB 1.5 fails if it skips rows.
+    # The type of a column that holds only NULL: stored unchanged in Parquet, DuckDB 1.5 fails when it skips rows.
     TypeRow(name='"NULL"', stored_as="VARCHAR", postgres="text"),
     # Values with members
     _nested(name="LIST"),

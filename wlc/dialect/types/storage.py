@@ -1,9 +1,9 @@
 """The SQL that writes values of every type to Parquet and reads them back exactly.
 
-Parquet through DuckDB changes some types and some values: HUGEINT becomes DOUBLE, an INTERVAL loses its microseconds,
-a TIME WITH TIME ZONE its zone. Every declared type therefore has a *storage type*. Values are converted to it before
-they are written, and back after they are read. A type that survives Parquet is its own storage type, so that ordinary
-columns cost nothing. docs/types.md lists what was measured.
+Parquet through DuckDB changes some types and some values: HUGEINT becomes DOUBLE, an INTERVAL loses its microseconds, a
+TIME WITH TIME ZONE its zone. Every declared type therefore has a *storage type*. Values are converted to it before they
+are written, and back after they are read. A type that survives Parquet is its own storage type, so ordinary columns
+cost nothing. docs/types.md lists the measurements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def storage_type(type_text: str) -> str:
         type_text: Canonical DuckDB type, such as `DECIMAL(10,2)` or `STRUCT(a HUGEINT, b VARCHAR[])`.
 
     Raises:
-        UnsupportedError: DuckDB has no such type, or it is one that cannot be written exactly.
+        UnsupportedError: DuckDB has no such type, or its values cannot be written exactly.
     """
     return _storage(parse(type_text))
 
@@ -106,7 +106,7 @@ def _struct(members: list[tuple[str, str]]) -> str:
 
 
 def _tag(union: ColumnType) -> str:
-    """Name the field that says which member a UNION value has; no member may have the same name."""
+    """Name the field for the member of a UNION value; no member may have the same name."""
     taken, tag = {name.casefold() for name, _ in union.fields}, "tag"
     while tag in taken:
         tag = "_" + tag
@@ -128,7 +128,7 @@ def _rebuild(parsed: ColumnType, value: str, leaf: Callable[[ColumnType, str, in
     item = f"_{depth}"
     if parsed.kind in {"LIST", "ARRAY"}:
         element = parsed.fields[0][1]
-        # Lambdas take lists only. A load reads a list anyway, and an array's elements keep their type in the cast.
+        # Lambdas take only lists. A load reads a list anyway, and an array's elements keep their type in the cast.
         source = value if leaf is _load_leaf or parsed.kind == "LIST" else f"CAST({value} AS {element.text}[])"
         return f"list_transform({source}, lambda {item}: {_rebuild(element, item, leaf, depth + 1)})"
     if parsed.kind == "MAP":
@@ -164,7 +164,7 @@ def _store_leaf(parsed: ColumnType, value: str, depth: int) -> str:
 def _load_leaf(parsed: ColumnType, value: str, depth: int) -> str:
     match parsed.kind:
         case "UNION":
-            # The cast goes by the number in the first field, and asks that the members have their own types already.
+            # The cast uses the number in the first field, and requires members of the right types.
             members = [
                 (name, _rebuild(member, _extract(value, literal(name)), _load_leaf, depth))
                 for name, member in parsed.fields

@@ -1,6 +1,6 @@
-"""Type texts taken apart.
+"""A parser of type texts.
 
-A type text is DuckDB's canonical form, as `duckdb_columns()` reports it: user types are resolved there already.
+A type text is DuckDB's canonical form, as `duckdb_columns()` reports it: user types are already resolved there.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _TOKEN = re.compile(r"""\s*('(?:[^']|'')*'|"(?:[^"]|"")*"|[(),\[\]]|[^\s'"(),\[\
 _PUNCTUATION = frozenset("(),[]")
 _EMPTY = "EMPTY STRUCT"
 _WITH_MEMBERS = frozenset({"STRUCT", "UNION", "MAP", "TUPLE"})
-# Deeper than anybody nests types; a farm that does wants to exhaust its readers.
+# Deeper than any real type is nested; a deeper type is an attempt to exhaust readers.
 _DEPTH_MAX = 100
 _SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type taken apart.
+    """A parsed type.
 
     Attributes:
-        row: What the product knows about the type itself.
+        row: The properties of the type itself.
         text: The whole type in canonical form.
         fields: Members, elements (LIST, ARRAY), or key and value (MAP).
     """
@@ -47,20 +47,20 @@ class ColumnType:
 
     @property
     def parameters(self) -> str:
-        """What follows the name of a type without members, such as `(10,2)`."""
+        """The parameters of a type without members, such as `(10,2)`."""
         return self.text.removeprefix(self.kind)
 
     def holds(self, is_such: Callable[[TypeRow], bool]) -> bool:
-        """Say whether the type or one of its members, at any depth, is such a one."""
+        """Say whether a condition holds for the type or one of its members, at any depth."""
         return is_such(self.row) or any(member.holds(is_such) for _, member in self.fields)
 
 
 @lru_cache(maxsize=4096)
 def parse(type_text: str) -> ColumnType:
-    """Take the text of a type apart.
+    """Parse the text of a type.
 
     Raises:
-        UnsupportedError: It cannot be understood, or is not known.
+        UnsupportedError: It is malformed or unknown.
     """
     tokens, position = [], 0
     text = type_text.strip()
@@ -71,7 +71,7 @@ def parse(type_text: str) -> ColumnType:
             raise UnsupportedError(f"Type {shown} cannot be understood")
         tokens.append(match.group(1))
         position = match.end()
-    # The next one is the last one, where it costs nothing to take it away.
+    # The next token is the last one of the list, where removal is cheap.
     tokens.reverse()
     try:
         parsed = _parse_type(tokens, 0)
@@ -94,7 +94,7 @@ def _parse_type(tokens: list[str], depth: int) -> ColumnType:
         raise UnsupportedError(f"Type {name[:_SHOWN_MAX] or 'without a name'} is not known")
     else:
         parameters = _parse_parameters(row, tokens)
-        # Type text comes from the farm, too, and goes into SQL: nothing but parameters may pass.
+        # Type text can come from the farm and is inserted into SQL: only parameters may pass.
         if parameters and not re.fullmatch(row.parameters or "(?!)", parameters):
             raise ValueError(parameters)
         parsed = ColumnType(row, row.name + (parameters or row.parameters_default))

@@ -1,4 +1,4 @@
-"""Checksums: the SHA-256 of a file, and the last line of a file that holds that of all lines above it.
+"""Checksums: the SHA-256 of a file, and a last line with the SHA-256 of all lines above it.
 
 `head -n -1 FILE | sha256sum` checks such a file by hand. A checksum finds damage; a signature also finds forgery.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-# What follows the name of the key: 64 digits and the end of the line.
+# The text after the key's name: 64 digits and the end of the line.
 _DIGITS = 64
 _END = b'"}\n'
 CHECKSUM_LINE_BYTES = _DIGITS + len(_END)
@@ -22,7 +22,7 @@ def checksum(data: bytes | memoryview) -> str:
 
 
 def with_checksum(body: bytes, start: bytes) -> bytes:
-    """Return a file with the line that holds the checksum of the lines above; `start` is how that line begins."""
+    """Return a file with a checksum line appended; `start` is how that line begins."""
     return body + start + checksum(body).encode() + _END
 
 

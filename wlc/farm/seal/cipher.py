@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class ForgedError(Exception):
-    """Encrypted or signed data was changed, or the key is not the right one."""
+    """Encrypted or signed data was changed, or the key is wrong."""
 
 
 def random_bytes(count: int) -> bytes:
@@ -36,7 +36,7 @@ def sealed(key: bytes, salt: bytes, context: bytes, chunks: Iterator[bytes]) -> 
     Args:
         key: 32 bytes.
         salt: 32 random bytes of this object alone.
-        context: What the object is bound to, such as its path; needed again to decrypt it.
+        context: Data that the object is bound to, such as its path; required again for decryption.
         chunks: All but the last of CHUNK_BYTES; at least one.
 
     Source: Hoang, Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its Nonce-Reuse
@@ -48,11 +48,10 @@ def sealed(key: bytes, salt: bytes, context: bytes, chunks: Iterator[bytes]) -> 
 
 
 def opened(key: bytes, salt: bytes, context: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Decrypt what `sealed` gave; chunks are TAG_BYTES longer.
+    """Decrypt the chunks of `sealed`, which are TAG_BYTES longer.
 
     Raises:
-        ForgedError: It is not what was encrypted, or the key or context is another one. What was given before is part
-            of the object, but counts for nothing.
+        ForgedError: The data was changed, or the key or context is wrong. Discard the chunks yielded before.
     """
     _require()
     from cryptography.exceptions import InvalidTag
@@ -85,7 +84,7 @@ def verify(public: bytes, signature: bytes, message: bytes) -> None:
     """Check a signature.
 
     Raises:
-        ForgedError: It is not that key's of this message.
+        ForgedError: It is not this key's signature of this message.
     """
     _require()
     from cryptography.exceptions import InvalidSignature
@@ -120,7 +119,7 @@ def _nonce(number: int, *, is_last: bool) -> bytes:
 
 
 def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes, bool]]:
-    """Say of each chunk its number and whether it is the last."""
+    """Yield each chunk with its number and whether it is the last."""
     number, chunk = 0, next(chunks)
     for following in chunks:
         yield number, chunk, False

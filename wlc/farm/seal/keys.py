@@ -1,8 +1,8 @@
-"""Keys for a farm: where they come from, how they are written, and which of them a reader or writer has to have.
+"""Keys for a farm: where they come from, how they are written, and which keys readers and writers need.
 
 A key is one word, `<kind>:<id>:<base64>`, of kind `encryption`, `signing` or `verify`. Its id is made from the key, so
-that a damaged key is not taken for another one. A key file has one key on each line, and may have `#` comments; of
-several, the first one writes, and all of them read.
+that a damaged key is not taken for another one. A key file has one key per line and may have `#` comments; the first
+key writes, and all keys read.
 
 Keys are given with the options of the farm's file system (`encryption_key`, or `encryption_key_file` with the path of a
 key file), or in the environment (`WLC_ENCRYPTION_KEY`, `WLC_ENCRYPTION_KEY_FILE`); likewise for the other kinds.
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 ENCRYPTION, SIGNING, VERIFY = "encryption", "signing", "verify"
 KINDS = (ENCRYPTION, SIGNING, VERIFY)
-# What a master or a replica notes among its options, because it must not forget it.
+# Options that a master or a replica must remember.
 ENCRYPTED, SIGNED = "encrypted", "signed"
 ALLOW_UNENCRYPTED = "allow_unencrypted"
-# Where a reader keeps what it has seen; see `wlc.farm.database`.
+# File of a reader's witness; see `wlc.farm.database`.
 WITNESS = "witness_file"
 NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KINDS}
 NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}
@@ -66,7 +66,7 @@ def new_key(kind: str) -> Key:
 
 
 def public_half(key: Key) -> Key:
-    """Return the key that verifies what a signing key signs; both have the same id."""
+    """Return the verifying half of a signing key; both have the same id."""
     return Key(VERIFY, key.id, cipher.public_of(key.content))
 
 
@@ -75,7 +75,7 @@ def read_keys(text: str, kind: str, where: str) -> tuple[Key, ...]:
 
     Args:
         text: Words between spaces, line ends or commas; the rest of a line after `#` is a comment.
-        kind: What they have to be.
+        kind: The required kind.
         where: Where the text is from, for messages, which never repeat it.
 
     Raises:
@@ -94,7 +94,7 @@ def read_key_file(file: Path, kind: str) -> tuple[Key, ...]:
         text = file.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "not a text"
-        # A new key in its place would read nothing that was written with the one that is missed.
+        # A new key in its place could not read the files written with the missing key.
         made = shlex.quote(str(file).removesuffix(".pub"))
         hint = _KEPT.format(meant=_meant(file), kind=kind, variable=kind.upper(), made_as=_made_as(kind), file=made)
         raise InvalidError(f"key file {file} cannot be read: {cause}", hint=hint, path=str(file)) from error
@@ -123,7 +123,7 @@ def write_key_file(file: Path, keys: Iterable[Key], mode: int = 0o600) -> None:
 
 
 def add_key(file: Path, kind: str) -> Key:
-    """Make a key, and put it in front of those that a key file holds; all others stay, to read what they wrote.
+    """Make a key and insert it at the start of a key file; the other keys stay, for reading older files.
 
     Raises:
         InvalidError: There is no such kind of key, or the file holds something else or cannot be written.
@@ -179,27 +179,27 @@ class Keys:
 
     @cached_property
     def verifying(self) -> tuple[Key, ...]:
-        """Keys to verify with: one of them must have signed what is read. Empty if signatures are not verified."""
+        """Keys for verification: one of them must have signed each file. Empty if signatures are not verified."""
         return self._found(VERIFY) if self._is_given(VERIFY) else ()
 
     @cached_property
     def own(self) -> tuple[Key, ...]:
-        """Keys that verify what is signed here; empty if nothing is."""
+        """Keys that verify this process's signatures; empty if it signs nothing."""
         return tuple(map(public_half, self._required(SIGNING, "signed"))) if self.signs else ()
 
     def noted(self) -> dict[str, Any]:
-        """Return what a master notes among its options: that it needs keys, and where their files are."""
+        """Return the options that a master remembers: that it needs keys, and where their files are."""
         files = {f"{kind}_key_file": self._file(kind) for kind in KINDS}
-        # What the environment says is said by it every time.
-        told: dict[str, Any] = {name: str(Path(file).expanduser().absolute()) for name, file in files.items() if file}
+        # Do not remember variables: the environment supplies them every time.
+        noted: dict[str, Any] = {name: str(Path(file).expanduser().absolute()) for name, file in files.items() if file}
         needed = {ENCRYPTED: self.encrypts, SIGNED: self.signs}
-        return told | {name: True for name, is_needed in needed.items() if is_needed}
+        return noted | {name: True for name, is_needed in needed.items() if is_needed}
 
     def check(self) -> None:
-        """Read the keys that are needed to write.
+        """Read the keys required for writing.
 
         Raises:
-            InvalidError: One is missing, or cannot be read.
+            InvalidError: A key is missing or cannot be read.
         """
         if self.encrypts:
             _ = self.encryption
@@ -207,7 +207,7 @@ class Keys:
             _ = self.signing
 
     def verify_words(self) -> str:
-        """Return the keys that signatures are asked of as text, "" if none are."""
+        """Return the keys that must have signed, as text; "" if signatures are not verified."""
         return _written(self.verifying)
 
     def _file(self, kind: str) -> str:
@@ -243,14 +243,14 @@ def without_keys(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def for_tasks(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return options for processes elsewhere, which only read, and have neither our files nor our variables."""
+    """Return options for remote processes that only read and have neither this machine's files nor its variables."""
     keys = Keys(options)
-    told = without_keys(options)
+    passed = without_keys(options)
     if keys.encrypts:
-        told |= {"encryption_key": _written(keys.encryption), ALLOW_UNENCRYPTED: keys.allows_unencrypted}
+        passed |= {"encryption_key": _written(keys.encryption), ALLOW_UNENCRYPTED: keys.allows_unencrypted}
     if keys.verifying:
-        told["verify_key"] = keys.verify_words()
-    return told
+        passed["verify_key"] = keys.verify_words()
+    return passed
 
 
 def _written(keys: Iterable[Key]) -> str:
@@ -258,7 +258,7 @@ def _written(keys: Iterable[Key]) -> str:
 
 
 def _key(kind: str, content: bytes) -> Key:
-    # Who knows the id of a verifying key knows that of the signing key, and nothing about it.
+    # Both halves of a signing key have the same id, which reveals nothing about the signing key.
     named = cipher.public_of(content) if kind == SIGNING else content
     spoken = VERIFY if kind == SIGNING else kind
     return Key(kind, hashlib.sha256(f"dbfarm {spoken} key".encode() + named).hexdigest()[:16], content)

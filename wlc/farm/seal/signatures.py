@@ -1,7 +1,7 @@
 """Signatures of log files and manifests: a line before the last one, over all lines above it.
 
-A signature says who wrote a file; the checksum below it only says that the file is whole. A log file names the chain
-hash of the one before it and the checksums of its data files, so its signature covers them, too.
+A signature proves the author of a file; the checksum below it only proves that the file is whole. A log file names the
+chain hash of the one before it and the checksums of its data files, so its signature covers them, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HANDOVER = b'"handover":{'
 
 
 def signed_log(data: bytes, keys: Keys) -> bytes:
-    """Return a log file with its signature if there is a key for it, as it is if not.
+    """Return a log file, with its signature if there is a signing key.
 
     Raises:
         InvalidError: A signing key is required and missing.
@@ -45,8 +45,8 @@ def verify_log(data: bytes, where: str, keys: Keys, *, is_own: bool = False) -> 
         data: The file's bytes.
         where: Where it is, for messages.
         keys: Keys to verify with.
-        is_own: The caller takes the file for its own: if the caller signs, its own signature is required. Where a
-            handover ends the log, its successor has signed that with one of the keys to verify with.
+        is_own: The caller is the publisher of this file: if the caller signs, its own signature is required. A batch
+            that hands over the log is signed by the successor, with one of the keys to verify with.
 
     Raises:
         CorruptError: The signature is missing or wrong. Apply nothing of the file.
@@ -66,7 +66,7 @@ def verify_manifest(data: bytes, where: str, keys: Keys) -> None:
 
 
 def is_signed_manifest(data: bytes) -> bool:
-    """Say whether a manifest has a signature, whoever made it."""
+    """Say whether a manifest has a signature, by any key."""
     return _signature(data[: -len(DOCUMENT_END) - CHECKSUM_LINE_BYTES])[1] is not None
 
 
@@ -91,7 +91,7 @@ def _verify(data: bytes, where: str, keys: tuple[Key, ...], last: bytes) -> None
     body = data[: -len(last) - CHECKSUM_LINE_BYTES]
     start, found = _signature(body)
     known = ", ".join(key.id for key in keys)
-    hint = "Somebody else wrote it; or give the key of its writer, too: verify_key_file, WLC_VERIFY_KEY_FILE."
+    hint = "Another writer created it. To trust that writer, add its key: verify_key_file, WLC_VERIFY_KEY_FILE."
     if found is None:
         raise CorruptError(f"{where} is not signed; it must be signed with key {known}", hint=hint, path=where)
     id_ = found[1].decode()

@@ -1,4 +1,4 @@
-"""Which store a URL means: the one table from scheme to class."""
+"""The store of a URL: the one table from scheme to class."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _memory(url: str, _options: dict[str, Any]) -> Store:
 
 def _s3(url: str, options: dict[str, Any]) -> Store:
     location = _bucket(url, "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.")
-    # s3fs takes half a second to import; only who uses S3 pays for it.
+    # s3fs takes half a second to import; only users of S3 pay for it.
     from wlc.farm.store.s3 import S3Store
 
     return S3Store(location, options)
@@ -103,7 +103,7 @@ _SCHEMES: Mapping[str, Callable[[str, dict[str, Any]], Store]] = {
 
 
 def _bucket(url: str, hint: str) -> str:
-    """Return bucket and folder; a URL is shown and remembered, so it must hold no secret, nor must the error."""
+    """Return bucket and folder; URLs are shown and stored, so neither the URL nor the error may hold a secret."""
     location = _location(url)
     if any(letter in location.partition("/")[0] for letter in "@:") or "?" in location:
         scheme = url.partition("://")[0].lower()
@@ -126,7 +126,7 @@ def local_path(text: str) -> Path:
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() in _SCHEMES:
         hint = f"{scheme.lower()}://{rest.lstrip('/')}, or ./{text} for a folder here of that name"
-        raise InvalidError(f"{text[:200]!r} is no URL: two slashes belong behind {scheme}:", hint=hint)
+        raise InvalidError(f"{text[:200]!r} is no URL: write two slashes after {scheme}:", hint=hint)
     try:
         if "\0" in text:
             raise ValueError("a path holds no zero byte")

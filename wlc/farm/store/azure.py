@@ -100,7 +100,7 @@ class AzureStore(BucketStore):
         try:
             return self._do("", pages)
         except AttributeError:
-            # The client looks for the parts of a listing in any XML.
+            # The client accepts any XML as a listing.
             self._raise(NoAnswerError("", "XML", "a listing"), "")
 
     def _head(self, path: str) -> ObjectHead | None:
@@ -161,7 +161,7 @@ class AzureStore(BucketStore):
         return _code(error) == "ContainerNotFound"
 
     def _status(self, error: Exception) -> str:
-        # An existing blob is 409 here, as a competing write is: both are told by what is there then.
+        # An existing blob gives 409, as does a competing write: reading the blob back distinguishes them.
         return "412" if _code(error) in _EXISTS else str(getattr(error, "status_code", None) or "")
 
     def _raise(self, error: Exception, path: str) -> NoReturn:

@@ -1,6 +1,6 @@
-"""What the stores of cloud services have alike: objects below a prefix, and conditional writes with lost answers.
+"""Common code of cloud stores: objects below a prefix, and conditional writes whose answer may be lost.
 
-Local copies of remote objects, gone with the store that made them.
+Local copies of remote objects, deleted with their store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Downloads:
-    """A folder for local copies, made when it is first needed and removed with its store."""
+    """A folder for local copies, created at first use and removed with its store."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -48,27 +48,27 @@ Answer = TypeVar("Answer")
 
 
 def reason_of(error: Exception) -> str:
-    """Say why there was no answer, without the texts of drivers, which can hold credentials."""
+    """Say why there was no answer, without drivers' texts, which can hold credentials."""
     return str(error) if isinstance(error, NoAnswerError) else type(error).__name__
 
 
 class NoAnswerError(OSError):
-    """Something else than the service answered, such as a proxy's login page: the outcome is unknown.
+    """The answer is not from the service but, for example, a proxy's login page: the outcome is unknown.
 
-    Every answer proves itself before its store believes it.
+    A store accepts only answers that have the service's marks.
     """
 
     def __init__(self, status: object, content_type: object, lacks: str) -> None:
-        super().__init__(f"what answered is no store: {status} {str(content_type or '')[:40]} without {lacks}")
+        super().__init__(f"the answer is not from a store: {status} {str(content_type or '')[:40]} without {lacks}")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """What a service says of an object without sending it.
+    """Metadata of an object as the service reports it.
 
     Attributes:
-        version: What a conditional write compares: an ETag or a generation.
-        stamp: The random stamp of the write that made it, empty if it was not dbfarm's.
+        version: The value that a conditional write compares: an ETag or a generation.
+        stamp: The random stamp of the write that made it, empty if another program made it.
         bytes: Its size.
     """
 
@@ -81,10 +81,11 @@ class BucketStore(Store):
     """Objects below one prefix of a bucket.
 
     Every conditional write carries a random stamp in the object's metadata. When its answer is lost or ambiguous (a
-    retry inside the client finds what its first attempt wrote), the stamp that is read back says whether it was ours.
+    retry inside the client finds what its first attempt wrote), the stamp in the object says whether this write created
+    it.
 
     Attributes:
-        driver_errors: What the client lets through.
+        driver_errors: Exceptions of the client.
         refused: HTTP statuses after which the same request fails again.
     """
 
@@ -115,7 +116,7 @@ class BucketStore(Store):
         return self._write(path, data, version, self.conflict)
 
     def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
-        # Services list in the order of UTF-8; nothing promises it.
+        # Services list in UTF-8 order, but do not guarantee it.
         return sorted(self._listed(prefix, recursive=recursive, after=after)[0])
 
     def folders(self, prefix: str = "") -> Sequence[str]:
@@ -124,11 +125,11 @@ class BucketStore(Store):
 
     @abstractmethod
     def _listed(self, prefix: str, *, recursive: bool, after: str = "") -> tuple[StoredObjects, Sequence[str]]:
-        """Return the objects, in any order, and the whole names of the folders that were not entered."""
+        """Return the objects, in any order, and the full names of the folders that were not entered."""
 
     @abstractmethod
     def _head(self, path: str) -> ObjectHead | None:
-        """Return what is known of an object, None if there is none."""
+        """Return an object's metadata, None if there is no object."""
 
     @abstractmethod
     def _put(self, path: str, data: bytes | Path, stamp: str, version: str | None) -> str:
@@ -140,10 +141,10 @@ class BucketStore(Store):
 
     @abstractmethod
     def _raise(self, error: Exception, path: str) -> NoReturn:
-        """Translate what the client raised; its texts can hold credentials, so only codes and names pass."""
+        """Translate the client's exception; its text can hold credentials, so only codes and names pass."""
 
     def _write(self, path: str, data: bytes | Path, version: str | None, refusal: Callable[[str], FarmError]) -> str:
-        """Write if the object has `version` (None: if it does not exist). A lost answer is settled by reading back."""
+        """Write if the object has `version` (None: if it does not exist). After a lost answer, read the object back."""
         stamp = secrets.token_hex(16)
         for attempt in range(1, REQUEST_ATTEMPTS + 1):
             try:

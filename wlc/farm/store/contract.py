@@ -1,4 +1,4 @@
-"""What every store promises, and the one test of whether it keeps the promise."""
+"""The contract of every store, and the one test of whether a store fulfils it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROBE = "wlc_probe_"
 
 
-# Documents and log files are read into memory whole, so that a larger one is refused before it is read.
+# Documents and log files are read into memory whole, so a larger one is refused before it is read.
 READ_LIMIT_VARIABLE = "WLC_READ_LIMIT_BYTES"
 _READ_LIMIT_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 20
@@ -36,11 +36,11 @@ class OversizedError(CorruptError):
 
 
 class AlreadyExistsError(FarmError):
-    """Somebody else created the object; theirs is untouched."""
+    """Another process created the object; it is unchanged."""
 
 
 class ConflictError(UnavailableError):
-    """Somebody else replaced the object since it was read: read it again, then retry."""
+    """Another process replaced the object since it was read: read it again, then retry."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -65,14 +65,14 @@ StoredObjects: TypeAlias = list[StoredObject]
 class Store(ABC):
     """Immutable objects under relative paths, plus compare-and-swap for the few that change.
 
-    A batch is published by one `create`: exclusive, and all or nothing. If the answer is lost, the outcome is found out
-    by reading back, never guessed. The same holds for `replace`.
+    A batch is published by one `create`: exclusive, and all or nothing. If the answer is lost, the store reads the
+    object back and never guesses. The same holds for `replace`.
 
     Attributes:
         url: Where the store is, without a slash at its end and without credentials.
         seeks: Whether `list` goes to `after` at once; a directory is read whole.
         is_remote: Whether a request takes long, so that several at once take less time.
-        unused_version: A version that no object has: a hash of nothing that anybody writes, in the quotes of an ETag.
+        unused_version: A version that no object has, in the quotes of an ETag.
     """
 
     url: str
@@ -82,25 +82,25 @@ class Store(ABC):
 
     @property
     def raw(self) -> Store:
-        """The store with the objects as they lie there: itself, unless it encrypts."""
+        """The store of the stored bytes: itself, unless it encrypts."""
         return self
 
     def opened(self, path: str, data: bytes) -> bytes:  # noqa: ARG002 - an encrypting store binds objects to paths
-        """Return what `read` returns for an object that lies in the raw store with these bytes.
+        """Return the result of `read` for an object with these bytes in the raw store.
 
         Raises:
-            CorruptError: They are damaged, or those of another object.
+            CorruptError: The bytes are damaged or belong to another object.
         """
         return data
 
     def opened_chunks(self, path: str, file: Path) -> Iterator[bytes]:  # noqa: ARG002
-        """Give the same in pieces for an object that lies in the raw store as a local file has it."""
+        """Yield the same in pieces for an object whose raw bytes are in a local file."""
         with file.open("rb") as handle:
             while chunk := handle.read(_CHUNK_BYTES):
                 yield chunk
 
     def raw_bytes(self, path: str, count: int) -> int:  # noqa: ARG002
-        """Return how many bytes an object of `count` bytes has at most in the raw store."""
+        """Return the greatest size in the raw store of an object of `count` bytes."""
         return count
 
     @abstractmethod
@@ -109,12 +109,12 @@ class Store(ABC):
 
         Raises:
             MissingError: There is no such object.
-            CorruptError: It is not an ordinary object, or larger than what is read into memory.
+            CorruptError: It is not an ordinary object, or exceeds the limit of bytes in memory.
         """
 
     @abstractmethod
     def read_versioned(self, path: str) -> tuple[bytes, str]:
-        """Return the object's bytes and the version that `replace` wants.
+        """Return the object's bytes and its version, for `replace`.
 
         Raises:
             MissingError: There is no such object.
@@ -122,14 +122,14 @@ class Store(ABC):
 
     @abstractmethod
     def fetch(self, path: str, bytes_max: int | None = None) -> Path:
-        """Return a local file with the object's bytes, to be read only.
+        """Return a local file with the object's bytes; callers only read it.
 
         A local store returns the file itself; any other downloads it to a folder that lives as long as the store,
         or until `release`.
 
         Args:
             path: Where.
-            bytes_max: How many bytes the object may have; None if any number is right.
+            bytes_max: Maximum size of the object in bytes; None for no limit.
 
         Raises:
             MissingError: There is no such object.
@@ -138,7 +138,7 @@ class Store(ABC):
 
     @abstractmethod
     def release(self, file: Path) -> None:
-        """Give up a file that `fetch` returned, so that downloads do not pile up."""
+        """Release a file that `fetch` returned, so that downloads do not accumulate."""
 
     @abstractmethod
     def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
@@ -168,21 +168,23 @@ class Store(ABC):
             data: Its bytes, or a file with them. The file may become the object: do not write to it afterwards.
 
         Raises:
-            AlreadyExistsError: There is one. It is untouched, also when its bytes are the same.
-            UnavailableError: The outcome is unknown. Retry: an own object is then found as existing.
+            AlreadyExistsError: There is one. It is unchanged, even if its bytes are the same.
+            UnavailableError: The outcome is unknown. Retry: an object that this call created is then reported as
+                existing.
         """
 
     def stage(self, path: str, data: bytes | Path) -> bytes | Path:  # noqa: ARG002
-        """Prepare an object, so that many which must be created one after the other wait for a disk side by side.
+        """Prepare an object, so that many objects that must be created in order wait for the disk in parallel.
 
         Returns:
-            What `create` takes for `data` at this path. The object is then visible at once, whole and exclusively
-            created; it is durable when `settle` returns. To be released if it is not created. A file stays what it was.
+            The `data` argument of `create` for this path. `create` then makes the object visible at once, whole and
+            exclusively; it is durable when `make_durable` returns. Release it if it is not created. An input
+            file is not changed.
         """
         return data
 
-    def settle(self, path: str) -> None:  # noqa: B027 - what most stores create is durable
-        """Make durable what was staged and created beside `path`."""
+    def make_durable(self, path: str) -> None:  # noqa: B027 - most stores create durable objects
+        """Make objects durable that were staged and created beside `path`."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes, version: str | None) -> str:
@@ -197,14 +199,14 @@ class Store(ABC):
         """Delete the object; nothing happens if there is none."""
 
     def place(self) -> object:
-        """Return what tells this store from any other of this process; None where it costs nothing to test it again."""
+        """Return a key that identifies this store in the process; None if testing it again is free."""
         return None
 
     def prepare(self) -> None:  # noqa: B027 - most stores need no folder to be there
-        """Make the folder for the objects, so that a missing folder later means that it was moved away."""
+        """Create the folder for the objects, so that a missing folder later means that it was moved away."""
 
     def sweep(self, age_s: float) -> None:  # noqa: B027 - a store whose writers leave nothing has nothing to do
-        """Remove temporary files that are older than `age_s` seconds; killed writers have left them."""
+        """Remove temporary files that killed writers have left, older than `age_s` seconds."""
 
     def probe(self) -> None:
         """Test whether the store honours preconditions. Nothing is left behind if the user may delete objects.
@@ -243,7 +245,7 @@ class Store(ABC):
         raise self.refusal("replaces an object that has another version")
 
     def refusal(self, defect: str) -> UnsupportedError:
-        """Build the error for a store that does not keep its promises."""
+        """Build the error for a store that violates the contract."""
         return UnsupportedError(
             f"{self.url} cannot hold a farm or a replica: it {defect}",
             hint="Use a store that honours If-None-Match and If-Match (AWS S3, recent MinIO, Ceph), or a directory.",
@@ -251,7 +253,7 @@ class Store(ABC):
         )
 
     def refuse_oversized(self, path: str, size: int) -> None:
-        """Refuse to read an object of `size` bytes into memory if that is too much.
+        """Refuse to read an object into memory if `size` exceeds the limit.
 
         Raises:
             CorruptError: It is.
@@ -274,11 +276,11 @@ class Store(ABC):
             raise OversizedError(f"{where} has {size} bytes, at most {bytes_max} were published", path=where)
 
     def missing(self, path: str) -> MissingError:
-        """Build the error for an object that is not there."""
+        """Build the error for a missing object."""
         return MissingError(f"there is no {self.url}/{path}", path=f"{self.url}/{path}")
 
     def already_exists(self, path: str) -> AlreadyExistsError:
-        """Build the error for an object that is there already."""
+        """Build the error for an existing object."""
         return AlreadyExistsError(f"{self.url}/{path} exists already", path=f"{self.url}/{path}")
 
     def conflict(self, path: str) -> ConflictError:

@@ -1,9 +1,8 @@
 """A store whose objects are encrypted before they leave this machine, around any other store.
 
 An encrypted object is a header (magic, id of the key, salt) and chunks of AES-256-GCM, bound to the object's place in
-the farm: one that was cut off, changed, or put in another's place is not decrypted. What stays readable is
-`wlc.config`, the policy of retention, tags, and what replicas and relays say of themselves, so that one can look at a
-farm without its key.
+the farm: a truncated, changed or moved object is not decrypted. `wlc.config`, the retention policy, tags, and the
+registrations of replicas and relays stay readable, so that operators can inspect a farm without its key.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def is_encrypted(data: bytes) -> bool:
 
 
 def refuse_encrypted(data: bytes, where: str) -> None:
-    """Refuse an object that is encrypted, to a reader that has no key.
+    """Refuse an encrypted object if the reader has no key.
 
     Raises:
         InvalidError: It is.
@@ -64,11 +63,11 @@ def refuse_encrypted(data: bytes, where: str) -> None:
 
 
 class EncryptedStore(Store):
-    """Encrypts what is created and decrypts what is read.
+    """Encrypts created objects and decrypts read ones.
 
     Args:
-        inner: The store that the objects lie in; sizes in listings are those that they have there.
-        place: What paths are relative to, the same wherever the farm lies: objects are bound to it.
+        inner: The store of the encrypted objects; listings give its sizes.
+        place: Base of the paths, independent of the farm's URL: objects are bound to it.
         keys: Encryption keys.
     """
 
@@ -108,7 +107,7 @@ class EncryptedStore(Store):
         return _HEADER_BYTES + count + chunks * cipher.TAG_BYTES
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
-        # What is replaced is what stays readable.
+        # Only readable objects are replaced.
         return self.inner.read_versioned(path)
 
     def fetch(self, path: str, bytes_max: int | None = None) -> Path:
@@ -206,7 +205,7 @@ class EncryptedStore(Store):
         """Say whether an object is not encrypted.
 
         Raises:
-            CorruptError: It is not, and ought to be.
+            CorruptError: It is not, and must be.
         """
         if is_encrypted(header):
             return False
@@ -214,8 +213,8 @@ class EncryptedStore(Store):
             return True
         where = f"{self.url}/{path}"
         hint = (
-            "Somebody else put it there; or it is from before the farm was encrypted, then:"
-            " --storage-option allow_unencrypted=true, or set WLC_ALLOW_UNENCRYPTED=1."
+            "Another writer put it there. If it is older than the farm's encryption: "
+            "--storage-option allow_unencrypted=true, or set WLC_ALLOW_UNENCRYPTED=1."
         )
         raise CorruptError(f"{where} must be encrypted, and is not", hint=hint, path=where)
 

@@ -37,7 +37,7 @@ _CREDENTIALS = (
     "Set GOOGLE_APPLICATION_CREDENTIALS to a service account's file, or type: gcloud auth application-default login;"
     " or add --storage-option credentials_file=… to the command."
 )
-# Kinds of answers, and what is wanted of a listing.
+# Kinds of answers, and the requested fields of a listing.
 _OBJECT, _LISTING = "storage#object", "storage#objects"
 _FIELDS = "items(name,size,updated),prefixes,nextPageToken"
 _GENERATION = "x-goog-generation"
@@ -153,7 +153,7 @@ class GoogleStore(BucketStore):
     def _get(self, path: str) -> requests.Response:
         answer = self._asked("GET", self._object(path), params={"alt": "media"}, stream=True)
         if _is_refusal(answer):
-            # That of a download is a text. What is known of the object comes with a proof.
+            # The type of a download is a text. Metadata of the object carry the proof.
             self._ask("GET", self._object(path))
             raise _no_answer(answer, _GENERATION)
         answer.raise_for_status()
@@ -197,7 +197,7 @@ class GoogleStore(BucketStore):
 
     @property
     def _session(self) -> requests.Session:
-        """One session for each thread, because sessions are not made for several at once."""
+        """One session per thread, because sessions are not thread-safe."""
         if not hasattr(self._opened, "session"):
             self._opened.session = self._connect()
         session: requests.Session = self._opened.session
@@ -253,7 +253,7 @@ def _is_refusal(answer: requests.Response) -> bool:
 
 
 def _json(answer: requests.Response) -> dict[str, Any]:
-    """Return the object that is the answer, {} if it is something else."""
+    """Return the answer's JSON object, {} if the answer is no object."""
     try:
         found = answer.json()
     except ValueError:
@@ -272,7 +272,7 @@ def _no_answer(answer: requests.Response, lacks: str) -> NoAnswerError:
 
 
 class _Upload:
-    """The body of one request: what is said of an object, and its bytes, which are read while they are sent."""
+    """The body of one request: metadata of an object and its bytes, read while they are sent."""
 
     def __init__(self, about: bytes, data: bytes | Path, *, boundary: str) -> None:
         kind = f"--{boundary}\r\nContent-Type: ".encode()

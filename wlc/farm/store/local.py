@@ -72,7 +72,7 @@ def open_folder(root: str | os.PathLike[str], path: str, *, makes: bool = False)
 
 
 def enter(folder: int, path: str) -> int:
-    """Open the folder that has the last name of `path` in `folder`; raises as `open_folder` does."""
+    """Open the folder named by the last part of `path` in `folder`; raises as `open_folder` does."""
     return open_file(folder, path, _FOLDER)
 
 
@@ -88,7 +88,7 @@ def _made(folder: int, path: str) -> int:
 
 
 def open_file(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
-    """Open the file that has the last name of `path` in `folder`, as `os.open` does.
+    """Open the file named by the last part of `path` in `folder`, as `os.open` does.
 
     Raises:
         LinkError: It is a link.
@@ -102,7 +102,7 @@ def open_file(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def write_file(folder: int, path: str, data: bytes | Path) -> int:
-    """Create the file that has the last name of `path` in `folder`, with bytes or a copy of a file; return it open."""
+    """Create the file named by the last part of `path` in `folder` from bytes or a file's copy; return it open."""
     descriptor = open_file(folder, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as target:
@@ -123,7 +123,7 @@ def write_file(folder: int, path: str, data: bytes | Path) -> int:
 
 
 def link_file(file: Path, folder: int, name: str) -> bool:
-    """Give a file another name in `folder`; say whether that was possible, as on the same disk."""
+    """Hard-link a file into `folder`; say whether that was possible, as on the same disk."""
     try:
         os.link(file, name, dst_dir_fd=folder)
     except OSError:
@@ -132,7 +132,7 @@ def link_file(file: Path, folder: int, name: str) -> bool:
 
 
 def look(folder: int, path: str) -> os.stat_result | None:
-    """Return what is known of the file that has the last name of `path` in `folder`, None if there is none.
+    """Return the status of the file named by the last part of `path` in `folder`, None if there is none.
 
     Raises:
         LinkError: It is a link.
@@ -198,7 +198,7 @@ class LocalStore(Store):
         return self.root / path
 
     def release(self, file: Path) -> None:
-        """Keep a file that is the object itself."""
+        """Do nothing: the file is the object itself."""
         if file in self._staged:
             self._staged.discard(file)
             with suppress(FileNotFoundError), self._beside(file.relative_to(self.root).as_posix()) as (folder, name):
@@ -256,7 +256,7 @@ class LocalStore(Store):
         self._staged.add(file)
         return file
 
-    def settle(self, path: str) -> None:
+    def make_durable(self, path: str) -> None:
         with self._translated(path), suppress(FileNotFoundError), self._beside(path) as (folder, _):
             synchronize_folder(folder)
 
@@ -281,10 +281,10 @@ class LocalStore(Store):
             if self._status(path) is None:
                 return
             was_there = self._status(_lock_of(path)) is not None
-            # Without the lock, a change that was just compared could take the place of an object created anew.
+            # Without the lock, a change after its comparison could replace a newly created object.
             with self._locked(path, is_needed=False) as (folder, name):
                 for unneeded in (name,) if was_there else (name, _LOCK):
-                    # A lock would keep the folder; whoever waits for it notices that it is gone.
+                    # A lock file would keep the folder; a process that waits for the lock notices that it is gone.
                     with suppress(FileNotFoundError):
                         os.unlink(unneeded, dir_fd=folder)
             self._remove_empty_folders(path)
@@ -303,7 +303,7 @@ class LocalStore(Store):
 
         Args:
             path: The object.
-            is_needed: Whether to fail where the lock cannot be made; on a full disk objects can still be deleted.
+            is_needed: Whether to fail if the lock cannot be made; on a full disk objects can still be deleted.
 
         Returns:
             The folder, open, and the object's name in it.
@@ -318,7 +318,7 @@ class LocalStore(Store):
                 except OSError as error:
                     if is_needed or error.errno not in _FULL:
                         raise
-                    # Nobody else can have made it either.
+                    # No other process can have made it either.
                     yield folder, name
                     return
                 try:
@@ -334,7 +334,7 @@ class LocalStore(Store):
             _make_folder(self.root)
 
     def probe(self) -> None:
-        # What only tests the file system need not survive a loss of power.
+        # Objects that only test the file system need not survive a power failure.
         tested = copy(self)
         tested._is_durable = False
         super(LocalStore, tested).probe()
@@ -361,10 +361,10 @@ class LocalStore(Store):
             os.close(folder)
 
     def _opened(self, path: str, *, makes: bool = False) -> int:
-        """Open a folder of the store, which is created, durably, if it `makes` what is missing.
+        """Open a folder of the store; with `makes`, create missing folders durably.
 
-        The store's own folder is not created again if it was there before: somebody moved it away, or its disk is not
-        mounted, and a second one in its place would split the farm.
+        The store's own folder is not created again if it existed before: it was moved away, or its disk is not mounted,
+        and a second folder in its place would split the farm.
         """
         try:
             folder = open_folder(self.root, path, makes=makes)
@@ -378,7 +378,7 @@ class LocalStore(Store):
 
     @contextmanager
     def _beside(self, path: str, *, makes: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder of an object; give it with the object's name in it."""
+        """Open the folder of an object; yield it with the object's name in it."""
         at, _, name = check_relative(path, self.url).rpartition("/")
         folder = self._opened(at, makes=makes)
         try:
@@ -420,7 +420,7 @@ class LocalStore(Store):
 
     @contextmanager
     def _temporary(self, path: str, data: bytes | Path) -> Iterator[tuple[int, str]]:
-        """Write `data` durably beside the object, give the folder and the name, and remove the file afterwards."""
+        """Write `data` durably beside the object, yield the folder and the name, and remove the file afterwards."""
         folder, temporary = self._write_beside(path, data)
         try:
             yield folder, temporary
@@ -513,7 +513,7 @@ def _version(data: bytes) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create `folder` and those above it, each durable in the one above."""
+    """Create `folder` and its parents, each durable in its parent."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -531,7 +531,7 @@ def synchronize(path: Path) -> None:
 
 
 def _open_lock(folder: int, path: str) -> int:
-    """Open the lock file beside an object, one of another user too, who may let us read it only."""
+    """Open the lock file beside an object, even another user's file that is only readable."""
     try:
         return open_file(folder, _lock_of(path), os.O_RDWR | os.O_CREAT)
     except PermissionError:
@@ -561,14 +561,14 @@ def _remove_old(folder: int, name: str, before: float) -> None:
 
 
 def _files(folder: int, at: str, prefix: str, *, recursive: bool) -> Iterator[StoredObject]:
-    """Give the files in an open folder whose path begins with `prefix`."""
+    """Yield the files in an open folder whose path begins with `prefix`."""
     descriptor = readable(folder)
     try:
         with os.scandir(descriptor) as found:
             for item in found:
                 path = f"{at}/{item.name}" if at else item.name
                 if not item.name.startswith(".") and (path.startswith(prefix) or prefix.startswith(f"{path}/")):
-                    # Another process may delete while we list.
+                    # Another process may delete files during the listing.
                     with suppress(FileNotFoundError):
                         yield from _listed(descriptor, path, item, prefix, recursive=recursive)
     finally:
@@ -577,7 +577,7 @@ def _files(folder: int, at: str, prefix: str, *, recursive: bool) -> Iterator[St
 
 def _listed(folder: int, path: str, item: os.DirEntry[str], prefix: str, *, recursive: bool) -> Iterator[StoredObject]:
     if not item.is_dir(follow_symlinks=False):
-        # A link can stand for a folder. If folders are not entered, it is a name like others, and nobody can read it.
+        # A link can stand for a folder. A listing that does not enter folders gives its name, but it cannot be read.
         found = look(folder, path) if recursive and item.is_symlink() else item.stat(follow_symlinks=False)
         if found is not None:
             yield StoredObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))

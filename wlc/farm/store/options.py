@@ -1,4 +1,4 @@
-"""Storage options: which of them a master remembers, and how options given now override remembered ones."""
+"""Storage options: which ones a master remembers, and how given options override remembered ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _SECRET = re.compile(
     r"secret|token|passw|credential|authorization|^username$|access_?key|key$|connection_string", re.IGNORECASE
 )
-# Options that name a file with credentials, which is no secret itself.
+# Options that name a file with credentials; the name is no secret.
 FILES = frozenset({"client_keys", "credentials_file", "known_hosts"})
 
-# What `s3fs.S3FileSystem` takes, and what it hands on to fsspec and to botocore's session; then what other stores take.
+# Options of `s3fs.S3FileSystem`, fsspec and botocore's session; then those of other stores.
 KNOWN = FILES | set(
     """
     anon asynchronous cache_regions client_kwargs config_kwargs default_block_size default_cache_type default_fill_cache
@@ -35,7 +35,7 @@ KNOWN = FILES | set(
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Refuse an option that no store has, wherever the store is: the same options may be for a replica elsewhere.
+    """Refuse an option that no store knows. Options of other stores pass: they may serve a replica elsewhere.
 
     Raises:
         InvalidError: There is one. The message does not repeat its value, which may be a secret.
@@ -48,16 +48,16 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
 
 
 def remembered(options: Mapping[str, Any]) -> str:
-    """Write what is fit to be kept in a database; secrets have to be given every time.
+    """Encode the options that may be stored in a database; secrets must be given every time.
 
-    Left out, at any depth, are options whose name is a credential's, URLs with a user or a password in them, and
-    objects of a program. Files are remembered with their whole path.
+    Options named like credentials, URLs with a user or a password, and Python objects are left out, at any depth. Files
+    are stored with their absolute path.
     """
     return json.dumps(_without_secrets(with_paths(options)))
 
 
 def with_paths(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that name files by their whole paths: a later command may be typed in another folder."""
+    """Return options with absolute paths of files: a later command may be typed in another folder."""
     return {
         name: str(Path(value).expanduser().absolute()) if name in FILES and isinstance(value, str) else value
         for name, value in options.items()
@@ -83,18 +83,18 @@ def _is_login(text: str) -> bool:
     try:
         return "@" in urlsplit(text).netloc
     except ValueError:
-        # It looks like a URL and is not one. It may hold a login, so it is not remembered and must be given again.
+        # A malformed URL may hold a login, so it is not stored and must be given again.
         return True
 
 
 def recalled(text: str | None) -> dict[str, Any]:
-    """Read what `remembered` wrote; no options if nothing did."""
+    """Decode the text of `remembered`; no options if there is none."""
     options: dict[str, Any] = json.loads(text or "{}")
     return options
 
 
 def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `below` with the options of `above` added or in place of it."""
+    """Return `below` overridden and extended by `above`."""
     options = dict(below)
     for name, value in above.items():
         inner = options.get(name)

@@ -30,7 +30,7 @@ from wlc.farm.store.options import lay_over
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What s3fs lets through: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
+# Exceptions of s3fs: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
 _DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ResponseParserError, ValueError)
 _CREDENTIALS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
@@ -53,7 +53,7 @@ _placed: dict[int, S3FileSystem] = {}
 _opening = threading.Lock()
 
 
-# What the service's answer to a call has for certain; a deletion has no body, and a status of its own.
+# Marks of the service's answer to each call; a deletion has no body and its own status.
 _PROOFS: Mapping[str, tuple[str, ...]] = {
     "get_object": ("ETag", "ContentLength"),
     "head_object": ("ETag", "ContentLength"),
@@ -68,7 +68,7 @@ _NO_CONTENT = {"delete_object", "abort_multipart_upload"}
 
 
 class _ProvenFileSystem(S3FileSystem):  # type: ignore[misc] # s3fs has no types
-    """Takes an answer that does not prove itself for none."""
+    """Treats an answer without the service's marks as no answer."""
 
     async def _call_s3(self, method: str, *arguments: Any, **options: Any) -> Any:
         try:
@@ -95,7 +95,7 @@ class _ProvenFileSystem(S3FileSystem):  # type: ignore[misc] # s3fs has no types
 
 
 def _refuse_page(answer: dict[str, Any]) -> None:
-    """Refuse a page for people, which the service never sends, and which no object of a farm is."""
+    """Refuse an HTML page: the service never sends one, and no object of a farm is one."""
     if "html" in _header(answer, "content-type") and _header(answer, "content-length") not in ("", "0"):
         raise _no_answer(answer, "XML") from None
 
@@ -136,7 +136,7 @@ class S3Store(BucketStore):
         file = self._downloads.new_file(path)
         limits: dict[str, Any] = {}
         if bytes_max is not None and bytes_max > self._fs.default_block_size:
-            # Parts of a large object are downloaded side by side, and compared too late.
+            # Parts of a large object are downloaded in parallel and compared too late.
             found = self._head(path)
             self.refuse_more(path, found.bytes if found else 0, bytes_max)
         elif bytes_max is not None:
@@ -169,7 +169,7 @@ class S3Store(BucketStore):
         self._do(path, lambda: self._fs.call_s3("delete_object", Bucket=self.bucket, Key=key))
 
     def place(self) -> object:
-        # The same name may be another bucket's on another server. What is kept here keeps its number.
+        # A bucket of the same name may exist on another server. The object kept here keeps its id.
         system = self._fs
         _placed[id(system)] = system
         return self.url, id(system)
@@ -211,7 +211,7 @@ class S3Store(BucketStore):
 
     def _put(self, path: str, data: bytes | Path, stamp: str, version: str | None) -> str:
         if isinstance(data, Path):
-            # Only what is created comes from a file.
+            # Only created objects come from files.
             target = f"{self.bucket}/{self._key(path)}"
             self._fs.put_file(str(data), target, mode="create", Metadata={STAMP: stamp})
             return ""
@@ -263,7 +263,7 @@ class S3Store(BucketStore):
 
 
 class _Limit(Callback):  # type: ignore[misc] # fsspec has no types
-    """Ends the download of an object that has more bytes than it may have, at the first ones."""
+    """Ends the download of an oversized object at its first excess bytes."""
 
     def __init__(self, store: S3Store, path: str, bytes_max: int) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ def _translated(error: Exception, where: str) -> FarmError:
     if code == "RequestTimeTooSkewed":
         return InvalidError(f"{where}: this machine's clock is wrong ({code})", hint="Set the clock.", path=where)
     if code in _EXPIRED:
-        return InvalidError(f"the credentials for {where} are valid no more ({code})", hint=_CREDENTIALS, path=where)
+        return InvalidError(f"the credentials for {where} have expired ({code})", hint=_CREDENTIALS, path=where)
     if status in ("401", "403"):
         return InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where)
     is_refused = status in S3Store.refused and code != "RequestTimeout"
@@ -297,17 +297,17 @@ def _translated(error: Exception, where: str) -> FarmError:
 
 
 def _endpoint(error: Exception) -> str:
-    """Say where no connection came about; it can be a forgotten variable that sets the endpoint."""
+    """Name the endpoint that could not be connected; a forgotten variable may have set it."""
     parts = urlsplit(getattr(error, "kwargs", {}).get("endpoint_url", ""))
-    # A user name and a password before it are not shown.
+    # User name and password are not shown.
     return f" at {parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
 
 
 def _open_file_system(options: dict[str, Any]) -> S3FileSystem:
-    """Open s3fs with the options given; what they leave open botocore takes from the usual AWS variables and files.
+    """Open s3fs with the given options; botocore takes the rest from the usual AWS variables and files.
 
-    File systems are kept, because making one takes longer than a request. They belong to their options, to the AWS
-    variables and to the process: s3fs would go on with the credentials that it first met.
+    File systems are cached, because creating one takes longer than a request. The cache key is the options, the AWS
+    variables and the process: s3fs would continue with the first credentials.
     """
     options = _with_region(options)
     _refuse_login(options)
@@ -330,7 +330,7 @@ def _connect(options: dict[str, Any]) -> S3FileSystem:
     try:
         timing = lay_over(timing, options.get("config_kwargs") or {})
         opened = _ProvenFileSystem(**options | {"config_kwargs": timing, "skip_instance_cache": True})
-        opened.retries = REQUEST_ATTEMPTS - 1  # Its own default waits half a minute for a server that is not there.
+        opened.retries = REQUEST_ATTEMPTS - 1  # The default waits half a minute for an unreachable server.
         opened.connect()
     except (TypeError, KeyError, AttributeError) as error:
         given = ", ".join(sorted(options))
@@ -340,7 +340,7 @@ def _connect(options: dict[str, Any]) -> S3FileSystem:
 
 
 def _with_region(options: dict[str, Any]) -> dict[str, Any]:
-    """Add what AWS_REGION says, the variable that botocore does not look at."""
+    """Add the region of AWS_REGION, a variable that botocore ignores."""
     region, client = os.environ.get("AWS_REGION"), options.get("client_kwargs") or {}
     if not region or not isinstance(client, dict) or "region_name" in client:
         return options
@@ -348,7 +348,7 @@ def _with_region(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_login(options: dict[str, Any]) -> None:
-    """Refuse an endpoint with a user or a password in it, which drivers repeat in the texts of their errors."""
+    """Refuse an endpoint with a user or a password, which drivers repeat in their error messages."""
     client = options.get("client_kwargs")
     endpoints = [options.get("endpoint_url"), client.get("endpoint_url") if isinstance(client, dict) else None]
     endpoints += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")]
@@ -376,6 +376,6 @@ def _code(error: BaseException) -> str:
 
 
 def _region(error: BaseException) -> str:
-    """Return the region that the server says the bucket is in, empty if it does not."""
+    """Return the bucket's region as the server reports it, empty if it does not."""
     response = _response(error)
     return str(_header(response, "x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")

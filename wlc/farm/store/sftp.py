@@ -3,8 +3,9 @@
 The server must know the extensions `hardlink@openssh.com` and `posix-rename@openssh.com`, as OpenSSH does.
 
 A change takes a lock: a hidden folder beside the object, renamed into place with the new bytes inside it. The commit
-moves the bytes out of that folder. A lock that stays the same for `LOCK_S` belongs to a process that died or waits;
-whoever needs the lock moves the folder away. If that process goes on, its bytes are gone, and it changes nothing.
+moves the bytes out of that folder. A lock that stays the same for `LOCK_S` belongs to a process that died or is
+suspended; the process that needs the lock moves the folder away. If the former holder continues, its bytes are gone,
+and it changes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SftpStore(Store):
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         parts, port = urlsplit(url), None
         with suppress(ValueError):
-            # What stands for a port may be a password with a slash.
+            # The text in the port's place may be a password with a slash.
             port = parts.port or 0
         if port is None or parts.password is not None or parts.query:
             raise InvalidError("an SFTP URL must not hold a password or parameters", hint=_CREDENTIALS)
@@ -74,7 +75,7 @@ class SftpStore(Store):
         self._downloads = Downloads()
         self._opened: SFTPClient | None = None
         self._close: Callable[[], object] = lambda: None
-        # All requests run in one event loop; the first ones must not open a connection each.
+        # All requests run in one event loop; the first requests must share one connection.
         self._opening = asyncio.Lock()
         self._was_there = False
         # Folders that were found to be no links.
@@ -155,7 +156,7 @@ class SftpStore(Store):
                     # An earlier attempt, whose answer was lost, may have made the link.
                     if not await _is_same_file(client, temporary, target):
                         raise self.already_exists(path) from error
-                # What makes a file durable makes its names durable in the usual file systems.
+                # In common file systems, fsync of a file makes its names durable, too.
                 await handle.fsync()
 
         try:
@@ -184,7 +185,7 @@ class SftpStore(Store):
         return _version(data)
 
     def delete(self, path: str) -> None:
-        # Without the lock, a change that was just compared could bring the object back.
+        # Without the lock, a change after its comparison could restore the object.
         if not self.exists(path):
             return
         file = self._file(path)
@@ -216,7 +217,7 @@ class SftpStore(Store):
             self._do("", remove)
 
     async def _make_folder(self, client: SFTPClient, folder: str) -> None:
-        """Create a folder of the store, but not the store's own again: somebody moved it away."""
+        """Create a folder of the store, but never the store's own folder again: it was moved away."""
         if self._was_there and not await client.isdir(self.root):
             raise UnavailableError(f"there is no {self.url}", hint="Try again later.", path=self.url)
         await client.makedirs(folder, exist_ok=True)
@@ -225,7 +226,7 @@ class SftpStore(Store):
         return f"{self.root}/{check_relative(path, self.url)}"
 
     def _do(self, path: str, ask: Callable[[SFTPClient], Awaitable[Answer]]) -> Answer:
-        """Run `ask`, again with a new connection when the last one is lost: what is asked twice must do no harm."""
+        """Run `ask`; repeat it with a new connection when the last one is lost. `ask` must be idempotent."""
         wait_s = 0.0
         for attempt in range(1, REQUEST_ATTEMPTS + 1):
             try:
@@ -255,9 +256,9 @@ class SftpStore(Store):
             raise
 
     async def _refuse_links(self, client: SFTPClient, folder: str) -> None:
-        """Refuse a folder that a symbolic link leads to; folders are looked at once, and all in one round trip.
+        """Refuse a folder behind a symbolic link; folders are checked once, all in one round trip.
 
-        The protocol opens paths only, not names within a folder: it follows a link that is made later.
+        The protocol opens only paths, not names within an open folder: it follows a link that is created later.
         """
         unknown: list[str] = []
         while folder and folder not in self._real:
@@ -273,7 +274,7 @@ class SftpStore(Store):
         return False
 
     async def _look(self, client: SFTPClient, path: str) -> SFTPAttrs:
-        """Return what is known of a file or a folder.
+        """Return the attributes of a file or a folder.
 
         Raises:
             CorruptError: It is a symbolic link.
@@ -290,13 +291,13 @@ class SftpStore(Store):
         )
 
     async def _connected(self) -> SFTPClient:
-        """Open a connection, which ends with the store: a process that goes on opens many stores."""
+        """Open a connection, which is closed with the store: a long-running process opens many stores."""
         connection = await asyncssh.connect(
             **self._options, connect_timeout=CONNECT_TIMEOUT_S, keepalive_interval=CONNECT_TIMEOUT_S
         )
         # Any thread may be the last one that has the store.
         close = weakref.finalize(self, get_loop().call_soon_threadsafe, connection.abort)
-        # The system closes what is open when the process ends.
+        # The operating system closes connections when the process ends.
         close.atexit = False
         self._close = close
         return await connection.start_sftp_client()
@@ -332,7 +333,7 @@ class SftpStore(Store):
 
 
 class _Lock:
-    """The right to change one object. What is to be its new bytes is written before anybody has to wait."""
+    """The right to change one object. The new bytes are written first, so that no other process waits for them."""
 
     def __init__(self, store: SftpStore, path: str, data: bytes) -> None:
         self._store, self._path, self._data = store, path, data
@@ -364,7 +365,7 @@ class _Lock:
         return self
 
     def commit(self) -> None:
-        """Let the object have the new bytes.
+        """Replace the object with the new bytes.
 
         Raises:
             ConflictError: The lock was taken away meanwhile.
@@ -379,7 +380,7 @@ class _Lock:
                 await handle.fsync()
             return True
 
-        # The bytes are no longer there either because they were moved by an attempt whose answer was lost.
+        # The bytes are also missing if an attempt whose answer was lost has moved them.
         if not self._store._do(self._path, move) and self._store.read(self._path) != self._data:
             raise self._store.conflict(self._path)
 
@@ -387,7 +388,7 @@ class _Lock:
         async def give_up(client: SFTPClient) -> None:
             with suppress(asyncssh.SFTPError):
                 await client.remove(f"{self._folder}/{self._token}")
-            # It is not empty if it is somebody else's by now.
+            # The folder is not empty if another process holds the lock by now.
             with suppress(asyncssh.SFTPError):
                 await client.rmdir(self._folder)
 
@@ -411,7 +412,7 @@ def _version(data: bytes) -> str:
 
 
 def _beside(target: str, ending: str = "tmp", token: str | None = None) -> str:
-    """Return a hidden name in the folder of `target`; without `token` nobody has used it."""
+    """Return a hidden name in the folder of `target`; without `token` the name is unused."""
     unique = f"{secrets.token_hex(16)}." if token is None else token
     return f"{posixpath.dirname(target)}/.{unique}{ending}"
 
@@ -428,7 +429,7 @@ async def _write(client: SFTPClient, file: str, data: bytes | Path) -> None:
 
 
 async def _is_same_file(client: SFTPClient, one: str, other: str) -> bool:
-    """Say whether two names are one file: what one of them is told, the other one shows."""
+    """Say whether two names are one file: attributes set through one name appear under the other."""
     unlikely = secrets.randbelow(1 << 30)
     before = (await client.stat(one)).mtime or 0
     await client.utime(one, (unlikely, unlikely))

@@ -1,1 +1,1 @@
-"""A DuckDB master that is one of several sites: it takes what others publish, and judges or is judged."""
+"""A DuckDB master that is one of several sites: it takes transactions of other sites, and judges them or is judged."""

@@ -1,12 +1,12 @@
-"""Columns whose changes are added: what a transaction added to a number is added at every site, in whatever order.
+"""Columns whose changes are added: each site adds a transaction's increment to its number, in any order.
 
-How much a transaction adds to a row is the difference of its two images, of an inserted row its number. Other columns
-of the row follow the rule `newest`, for which only transactions count that have written them. A site that takes a
-transaction merges it into the row that is there, and journals what it makes of it: the difference is the same, and so
-are the other columns if something newer has written them. If they were that already, the images do not tell whether
-the transaction has written them, and the row is journalled once more as one that was read with the intention to write.
+The increment of a transaction is the difference of its two row images, for an inserted row the number itself. Other
+columns of the row follow the rule `newest`, which considers only transactions that have written them. A site that takes
+a transaction merges it into the present row and journals the result: with the same increment, and with the present
+other columns if a newer transaction has written them. If they had these values already, the images do not show whether
+the transaction has written them, so the row is also journalled as read with the intention to write.
 
-Rows of such a table stay: a change before a deletion and one after it would not have one sum.
+Rows of such a table cannot be deleted: changes before and after a deletion would not have one sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MERGED = 'temp."wlc merged"'
 
 
 def keep_written(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, added: Collection[str]) -> None:
-    """Leave of what a step touches of a table only the rows whose other columns were written.
+    """Reduce a step's touched rows of a table to those whose other columns were written.
 
     Args:
         connection: In the transaction of the step.
@@ -61,7 +61,7 @@ def keep_written(connection: duckdb.DuckDBPyConnection, place: int, step: StepTa
 
 
 def merge(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, added: Collection[str]) -> None:
-    """Make the images of a step what they make of the rows that are here.
+    """Replace the images of a step with the result of merging them into the present rows.
 
     Args:
         connection: In the transaction of the step, which is judged and not applied.
@@ -103,7 +103,7 @@ def merge(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, ad
 
 
 def _sums(table: CapturedTable, added: Collection[str]) -> dict[int, str]:
-    """Return the numbers of an image that are added, by their places."""
+    """Return the added numbers of an image, by their places."""
     return {
         number: load_sql(column, f"l.c{number}")
         for number, column in enumerate(table.layout.stored)

@@ -1,8 +1,8 @@
 """Tables without a primary key to which all sites of a mesh add rows, and from which only the primary removes them.
 
-Equal rows of several sites cannot be told apart, so that what counts is how many there are: the sum of what was added
-and removed. A site takes from each log in its order, so whoever contains a removal contains the rows that the primary
-saw. As nobody else removes any, the sum is never below zero, and every order of taking leaves the same rows.
+Equal rows of several sites are indistinguishable, so only their number counts: the sum of added and removed copies. A
+site takes each log in its order, so a site that contains a removal contains the rows that the primary saw. Only the
+primary removes rows, so the sum is never below zero, and every order of taking leads to the same rows.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def refuse_removals(
     tables: Sequence[StepTable],
     hint: str,
 ) -> None:
-    """Refuse a step in which a site removes rows that may only add them, whoever passed it on.
+    """Refuse a step in which a site, even through another site's log, removes rows of a table to which it may only add.
 
     Args:
         connection: In the transaction that applies the step.
-        circle: Says who may.
+        circle: The circle with the rules.
         transactions: The step's.
         tables: Its tables.
-        hint: What to do with the log.
+        hint: How to continue with the log.
 
     Raises:
         CorruptError: There is one.

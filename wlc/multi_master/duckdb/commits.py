@@ -1,7 +1,7 @@
-"""The commits of one of several sites: what they may not write, and which reads they journal beside what they change.
+"""Commits of a site: refused writes, and reads that are journalled beside changes.
 
-Images of reads wait under a tick of no transaction, since the capture of changes deletes what it saved under the real
-one.
+Images of reads wait under an unused tick, because the capture of changes deletes the images that it saved under the
+real tick.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 
 # Images of reads have this tick until their transaction commits.
 READS_TICK = -3
-# More queries than these do not wait for the first change, whether it comes or not.
+# Maximum number of queries whose tracking waits for the transaction's first change.
 _MOST_WAITING = 1000
 
 
 def is_added_to(circle: Circle, table: CapturedTable) -> bool:
-    """Say whether sites only add rows to a table, all but the primary."""
+    """Say whether all sites but the primary may only add rows to a table."""
     rule = circle.rule_of(table.name)
     return rule is not None and rule.rule == ADD
 
 
 def removing(table: CapturedTable, images: str, line: str) -> str:
-    """Select the transactions that leave fewer rows of some value than there were."""
+    """Select the transactions that reduce the number of rows of some value."""
     exact = "".join(
         f", {exact_sql(column.type, name)}" for column, name in zip(table.layout.stored, table.columns, strict=True)
     )
@@ -71,22 +71,22 @@ def removing(table: CapturedTable, images: str, line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SiteCommits:
-    """What a site's transactions have besides those of a plain master: reads that count, and refusals.
+    """The additions to a site's transactions over those of a plain master: tracked reads, and refusals.
 
     Attributes:
-        remembered: Returns what the master remembers now, which names the site and its circle.
+        remembered: Returns the master's present state, which names the site and its circle.
     """
 
     remembered: Callable[[], MasterState]
 
     @property
     def site(self) -> SiteState:
-        """What the master remembers as a site."""
+        """The master's state as a site."""
         return self.remembered().member
 
     @property
     def circle(self) -> Circle:
-        """The circle of sites, with the rules that hold now."""
+        """The circle of sites, with the present rules."""
         return self.site.known_circle
 
     def founder_url(self) -> str:
@@ -94,11 +94,11 @@ class SiteCommits:
         return founder_of(database_of(self.remembered()), self.site).url
 
     def earliest_after(self, last: datetime) -> datetime:
-        """Return the earliest time of a commit: in a mesh it is newer than all that it may have seen."""
+        """Return the earliest time of a commit: in a mesh, later than all commits the transaction may have seen."""
         return last + STEP if self.circle.is_mesh else last
 
     def reads_of(self, connection: duckdb.DuckDBPyConnection, tables: CapturedTables) -> TrackedReads:
-        """Return what tracks the reads of a transaction that has just begun."""
+        """Return the tracker of reads for a transaction that has just begun."""
         return TrackedReads(connection, self, tables)
 
     def refuse_commit(
@@ -109,13 +109,13 @@ class SiteCommits:
         tick: int,
         changes_schema: bool,
     ) -> None:
-        """Refuse what only another site may write.
+        """Refuse changes that only another site may make.
 
         Args:
-            tables: The tables as the transaction leaves them; its images are complete.
-            records: What it is about to journal.
+            tables: The tables after the transaction; its images are complete.
+            records: The records to journal.
             settled: Its images.
-            tick: Under which they are journalled.
+            tick: Their tick in the journal.
             changes_schema: It has changed the schema.
         """
         with naming(self.founder_url):
@@ -128,13 +128,13 @@ class SiteCommits:
     def refuse_difference(
         self, records: Sequence[JournalRecord], present: Iterable[Name], written: Iterable[CapturedTable]
     ) -> None:
-        """Refuse what only another site may write, of that which has bypassed the capture."""
+        """Refuse uncaptured changes that only another site may make."""
         with naming(self.founder_url):
             self.refuse_schema_change(records, present)
             self.refuse_rows(written)
 
     def refuse_whole_tables(self, source: str) -> None:
-        """Refuse to publish tables as a whole where other sites would have to take them."""
+        """Refuse to publish whole tables if other sites would have to take them."""
         site, circle = self.site, self.circle
         database, file = shlex.quote(database_of(self.remembered()).url), shlex.quote(source)
         again = f"wlc site join {file} --name {database} --site {site.name} --again"
@@ -147,12 +147,12 @@ class SiteCommits:
         )
 
     def refuse_schema_change(self, records: Sequence[JournalRecord], present: Iterable[Name]) -> None:
-        """Refuse a schema change at another site than the one that may make it, and one that takes a rule its table.
+        """Refuse a schema change at a site that may not make it, or one that removes the table of a rule.
 
         Args:
-            records: What a transaction is about to journal. A site clears a table only where it publishes it again,
-                after a statement that changes its schema.
-            present: The tables as the transaction leaves them.
+            records: The records that a transaction will journal. A site clears a table only to publish it again, after
+                a statement that changes its schema.
+            present: The tables after the transaction.
 
         Raises:
             InvalidError: There is one.
@@ -181,15 +181,15 @@ class SiteCommits:
                 )
 
     def refuse_schema_in_mesh(self, records: Sequence[JournalRecord], tables: CapturedTables) -> None:
-        """Refuse a schema change after which the newest change of a row could not be told, or could break a constraint.
+        """Refuse a schema change after which the newest change of a row would be unknown or could violate a constraint.
 
         Args:
-            records: What a transaction is about to journal.
-            tables: The tables as the transaction leaves them.
+            records: The records that a transaction will journal.
+            tables: The tables after the transaction.
 
         Raises:
-            InvalidError: A transaction changes the schema and writes rows of a table that all sites write, or takes
-                away a column that a rule compares.
+            InvalidError: A transaction changes the schema and writes rows of a table that all sites write, or drops a
+                column that a rule compares.
             UnsupportedError: Such a table has a constraint beside its primary key.
         """
         wanted = {rule.table.folded: rule for rule in self.circle.rules if rule.rule in SHARED_RULES}
@@ -217,8 +217,7 @@ class SiteCommits:
                     problem = "a CHECK constraint while columns are added"
                 if problem is not None:
                     raise UnsupportedError(
-                        f"{table.name} has the rule {rule.rule}, which decides each row by itself, and cannot have"
-                        f" {problem}",
+                        f"{table.name} has the rule {rule.rule}, which decides row by row, and cannot have {problem}",
                         hint=f"first give the table another rule: wlc site rule DB {table.name} owner --site"
                         f" {self.site.name}, then wlc site take at {self.site.name}",
                     )
@@ -264,11 +263,11 @@ class SiteCommits:
 
         Args:
             connection: In the transaction, whose images are complete.
-            tables: Tables from which rows are removed.
-            tick: Under which the images are journalled.
+            tables: Tables with removed rows.
+            tick: Tick of the images in the journal.
 
         Raises:
-            InvalidError: A row is deleted, or its key changes; or a row of a table without a key is changed.
+            InvalidError: A row is deleted or its key changes, or a row of a table without a key changes.
         """
         circle = self.circle
         for table in tables:
@@ -286,7 +285,7 @@ class SiteCommits:
                     )
 
     def _refuse_own_removals(self, connection: duckdb.DuckDBPyConnection, table: CapturedTable, tick: int) -> None:
-        """Refuse to remove rows at a site that may only add them."""
+        """Refuse to remove rows at a site that may only add rows."""
         site, circle = self.site.name, self.circle
         if site == circle.primary or not is_added_to(circle, table):
             return
@@ -316,7 +315,7 @@ class TrackedReads:
     _waiting: list[tuple[TouchEffect, CapturedTable, dict[str, object]]] = field(default_factory=list)
 
     def before(self, effect: Effect, parameters: Any) -> None:
-        """Journal what was read so far, as it was read, before a statement that may change something."""
+        """Journal the rows read so far, before a statement that may change them."""
         if isinstance(effect, LockingReadEffect):
             self.lock(effect, parameters)
         else:
@@ -357,7 +356,7 @@ class TrackedReads:
     def _is_wanted(self, circle: Circle, table: CapturedTable, site: str, clause: str) -> bool:
         rule = circle.rule_of(table.name)
         if rule is not None and rule.rule == OWNER and rule.site == site:
-            # Nobody else writes it.
+            # No other site writes it.
             return False
         if not table.layout.primary_key:
             raise InvalidError(
@@ -378,7 +377,7 @@ class TrackedReads:
         )
 
     def note(self, text: str, parameters: Any) -> None:
-        """Track the rows of a SELECT without a clause, of a table whose rule wants that, if the transaction writes."""
+        """Track rows of a SELECT without a locking clause for a transaction that writes, if the rule counts them."""
         circle = self.commits.circle
         if all(rule.reads != SHARED_READS for rule in circle.rules):
             return
@@ -411,7 +410,7 @@ class TrackedReads:
             self._rows[table.id, weight] = self._rows.get((table.id, weight), 0) + int(noted)
 
     def complete(self, tick: int) -> list[JournalledReads]:
-        """Give what was read the tick of the transaction, which commits next, and return the records of it."""
+        """Move read images to the tick of the transaction, which commits next, and return their records."""
         for table in self.tables.values():
             self.connection.execute(f"UPDATE {table.images} SET _tick = {tick} WHERE _tick = {READS_TICK}")
         return [

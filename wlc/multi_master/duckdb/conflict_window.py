@@ -1,18 +1,19 @@
-"""The window: what the primary's log says of which rows, under the names by which other sites know it.
+"""The conflict window: the primary's changes by row, under names that other sites know.
 
-Every line of the primary's log on a row has a name: the origin of a transaction that was taken from another site, else
-the primary's history and tick. A change of another site is concurrent to a line if the past of the change does not
-contain that name. The window is derived from the log and from what is journalled behind it, in a temporary table:
+Every line of the primary's log on a row has a name: the origin of a transaction taken from another site, otherwise the
+primary's history and tick. A change of another site is concurrent to a line if the past of the change does not contain
+that name. The window is derived from the log and the journal after it, in a temporary table:
 
     key      number of the table and its key, see `key_sql`; that of the table alone where it was cleared
     history  }
     tick     } name of the line
     committed  when the transaction was first committed, microseconds
 
-In a star, changes are lines only in tables with an epoch rule; a refresh is one in every table: see `verdicts`. What a
-former primary told so is journalled as a change where it was taken, so that all its changes are lines.
+In a star, changes are lines only in tables with an epoch rule; a refresh is one in every table: see `verdicts`. A
+refresh by a former primary is journalled as a change where it was taken, so all its changes are lines.
 
-It can be derived again at any time. The steps of a round share one: what was written since the step before is added.
+The window can be derived again at any time. The steps of a round share one window: changes since the previous step are
+added.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def key_sql(name: Name, columns: Sequence[Column], values: Sequence[str]) -> str:
-    """Return the expression that numbers a row by its table and its key.
+    """Return the expression that hashes a row's table and key.
 
-    Two keys of the same number would at worst reject a change needlessly.
+    A collision of two keys would at worst reject a change needlessly.
 
     Args:
         name: The table.
@@ -84,12 +85,12 @@ def key_columns(layout: Layout) -> list[Column]:
 
 
 def key_value(column: Column, value: str) -> str:
-    """Return a value of a key column as the index compares it: it knows no collation, and may hold 'A' and 'a'."""
+    """Return a key column's value as the index compares it: without collation, so that 'A' and 'a' differ."""
     return f'({value} COLLATE "binary")' if column.type == "VARCHAR" else value
 
 
 def others_sql(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
-    """Return the values of the columns that are neither added nor in the key as one value of SQL.
+    """Return the values of all columns that are neither added nor in the key as one SQL value.
 
     Args:
         layout: The table's columns.
@@ -103,7 +104,7 @@ def others_sql(layout: Layout, added: Collection[str], names: Sequence[str]) -> 
 
 
 def has_written(others: str) -> str:
-    """Return the condition by which a group of images of one row and transaction has written its other columns."""
+    """SQL condition: a group of images of one row and transaction has written its other columns."""
     is_said = "bool_or(_weight NOT IN (-1, 1))"
     return f"(min(_weight) = max(_weight) OR {is_said} OR count(DISTINCT {others}) > 1)"
 
@@ -120,14 +121,14 @@ def create_if_missing(connection: duckdb.DuckDBPyConnection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a window holds: the lines up to a tick that a vector does not contain, and maybe more.
+    """The content of a window: the lines up to a tick that a vector does not contain, and maybe more.
 
     Attributes:
-        history: The primary's, whose ticks these are.
+        history: The primary's history.
         floor: The vector.
-        batch: The last batch that was published by then.
+        batch: The last batch published by then.
         tick: The tick.
-        circle: What decided which lines these are.
+        circle: The circle that determined the lines.
     """
 
     history: str
@@ -139,13 +140,13 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class WantedWindow:
-    """What a window is derived for.
+    """The purpose of a window.
 
     Attributes:
-        state: What the primary remembers.
-        known: What all authors of the step contained.
-        lineage: What vectors leave out.
-        anew: How the site is made anew whose changes are judged.
+        state: The primary's state.
+        known: The vector that all authors of the step contained.
+        lineage: Restores histories that vectors leave out.
+        anew: The command that rebuilds the site whose changes are judged.
     """
 
     state: MasterState
@@ -159,21 +160,22 @@ class KeptWindow:
     """The window of a round, on the connection that takes its steps.
 
     Attributes:
-        covered: What it holds; None before it is derived. Whoever rolls back sets it back, since the table goes back.
+        covered: Its content; None before it is derived. The caller resets it after a rollback, because the table is
+            rolled back, too.
     """
 
     covered: Covered | None = None
 
     def cover(self, connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
-        """Add what the window lacks to judge a step, or derive it if authors of the step had seen less than others.
+        """Extend the window to judge a step, or derive it anew if authors of the step had seen less than earlier ones.
 
         Args:
-            connection: In the transaction of the step; nobody publishes meanwhile.
+            connection: In the transaction of the step; no process publishes meanwhile.
             catalog: The primary's database.
-            wanted: What for.
+            wanted: The purpose.
 
         Raises:
-            ExpiredError: The log does not reach back to what the site has seen.
+            ExpiredError: The log does not reach back to the site's vector.
         """
         at, state = self.covered, wanted.state
         decided = (state.history, state.circle)
@@ -198,12 +200,12 @@ class KeptWindow:
 
 
 def added_columns(circle: Circle | None, table: Name) -> Collection[str]:
-    """Return the columns of a table whose changes are added; the changes of others replace what is there."""
+    """Return the columns of a table whose changes are added; changes of other columns replace the value."""
     return circle.added_columns(table) if circle is not None else ()
 
 
 def _add_inherited(connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
-    """Add what the site inherited when it joined a mesh: its own log begins behind that."""
+    """Add the history that the site inherited when it joined a mesh: its own log begins later."""
     site = wanted.state.site
     if site is None or site.floor is None:
         return
@@ -228,19 +230,19 @@ def add_log(
     anew: str = "",
     circle: Circle | None = None,
 ) -> None:
-    """Add what the primary's log says behind a tick.
+    """Add the lines of the primary's log after a tick.
 
     Args:
-        connection: Any that may read the files.
+        connection: A connection that may read the files.
         database: The primary's folder.
-        after_tick: The tick; what was published up to it is contained by all whose changes are judged.
-        after_batch: What this batch and those before it say is in the window.
+        after_tick: The tick; all authors contain the transactions up to it.
+        after_batch: The window already holds this batch and earlier ones.
         last_batch: The last batch to read, 0 for none.
-        known: What all of them contain. A primary that only takes has no ticks of its own to go by.
-        lineage: What vectors leave out.
-        anew: How the site is made anew whose changes are judged.
-        circle: Says in which tables changes are lines, and which columns are added: who changes only these does not
-            write the row. Without one, all are lines, and none is added.
+        known: The vector that all authors contain: a primary that only takes has no own ticks to compare.
+        lineage: Restores histories that vectors leave out.
+        anew: The command that rebuilds the site whose changes are judged.
+        circle: Determines the tables whose changes are lines, and the added columns: a change of only added columns
+            does not write the row. Without a circle, all changes are lines, and no column is added.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -294,7 +296,7 @@ def add_batch(
 
 @dataclass(slots=True)
 class _Lines:
-    """Which transactions have lines in which file, or image table, of a log or journal.
+    """Transactions with lines, by file or image table of a log or journal.
 
     Attributes:
         are_lines: See `_are_lines`.
@@ -319,7 +321,7 @@ class _Lines:
             self._left_out.add(place)
 
     def among(self, place: str) -> str:
-        """Return the condition that an image there is of a line; empty if none is."""
+        """SQL condition: an image in a file belongs to a line; empty if none does."""
         if place not in self._left_out:
             return "true" if place in self._ticks else ""
         ticks = self._ticks.get(place)
@@ -331,23 +333,23 @@ class _Lines:
         return list(self._ticks)
 
     def _counts(self, record: FileRecord | JournalledRows | Clear, history: str) -> bool:
-        # Rows that were read nobody may change concurrently if it was as a writer does.
+        # Rows read with the intention to write must not be changed concurrently.
         if isinstance(record, RowsRead | JournalledReads) and not record.exclusive:
             return False
         return isinstance(record, RowsRefreshed | JournalledRefresh) or self.are_lines(record.table, history)
 
 
 def _are_lines(circle: Circle | None) -> Callable[[Name, str], bool]:
-    """Return what says whether changes of a table by transactions that were first committed in a history are lines."""
+    """Return the predicate: changes of a table by transactions first committed in a history are lines."""
     if circle is None or circle.is_mesh:
         return lambda _table, _history: True
     compared = {rule.table.folded for rule in circle.rules if rule.rule in (EPOCH, EPOCH_TRANS)}
-    former = circle.former_histories() | {reign.history for reign in circle.reigns}
+    former = circle.former_histories() | {former_term.history for former_term in circle.former_terms}
     return lambda table, history: table.folded in compared or history in former
 
 
 def _written(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
-    """Group the images of a table by transaction and row, and leave those that have written the row."""
+    """Group the images of a table by transaction and row, and keep groups that have written the row."""
     if not added:
         return "GROUP BY ALL"
     return f"GROUP BY ALL HAVING {has_written(others_sql(layout, added, names))}"
@@ -361,12 +363,12 @@ def add_journal(
     after: int,
     circle: Circle | None = None,
 ) -> int:
-    """Add what the primary has committed behind a tick and not published, as the connection's transaction sees it.
+    """Add the primary's unpublished commits after a tick, as the connection's transaction sees them.
 
     See `add_log` for the circle.
 
     Returns:
-        The last tick that is journalled, `after` if none is behind it.
+        The last journalled tick, `after` if there is none after it.
     """
     waiting = unpublished.pending(connection, catalog, sys.maxsize, after=after)
     _name_ticks(connection, history, [(each.tick, each.origin, each.committed) for each in waiting.transactions])
@@ -393,7 +395,7 @@ def _name_ticks(
     history: str,
     transactions: Sequence[tuple[int, Origin | None, datetime | None]],
 ) -> None:
-    """Note the names of the lines of transactions, and when they were first committed."""
+    """Record the names of transactions' lines, and their first commit times."""
     ticks = [tick for tick, _, _ in transactions]
     histories = [origin.history if origin else history for _, origin, _ in transactions]
     named = [origin.tick if origin else tick for tick, origin, _ in transactions]

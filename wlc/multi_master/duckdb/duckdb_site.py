@@ -1,4 +1,4 @@
-"""A DuckDB database as one of several sites: what its source does besides what every master does."""
+"""A DuckDB database as one of several sites: the operations of its source beyond those of every master."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ if TYPE_CHECKING:
     )
 
 
-# DuckDB writes the headers of a file anew with every checkpoint.
+# DuckDB rewrites the headers of a file at every checkpoint.
 _HEADERS_BYTES = 3 * 4096
-# Nobody commits while the file is copied, so that a second checkpoint has nothing to do.
+# Commits are locked out during the copy, so a second checkpoint has nothing to do.
 _COPIES = 5
 
 
 class DuckDBSite(SiteLife):
-    """What a DuckDB database that this process has open does as a site; `source_of` makes a source of a copy."""
+    """The site operations of a DuckDB database that this process has open; `source_of` makes a source of a copy."""
 
     def __init__(self, source: Source, shared: Shared, source_of: Callable[[Shared], Source]) -> None:
         super().__init__(source)
@@ -75,7 +75,7 @@ class DuckDBSite(SiteLife):
     # Becoming a site
 
     def release(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Remove what a replica has besides its tables, in the transaction in which it becomes a site."""
+        """Remove a replica's objects besides its tables, in the transaction in which it becomes a site."""
         catalog = self._shared.catalog
         guards = connection.execute(
             "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers()"
@@ -87,7 +87,7 @@ class DuckDBSite(SiteLife):
         connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlr CASCADE")
 
     def unpack(self) -> None:
-        """Let the journal hold all row images itself, since sites compare them; the caller has the commit lock."""
+        """Unpack all row images into the journal, because sites compare them; the caller holds the commit lock."""
         shared = self._shared
         with shared.root.cursor() as connection, own_past.transaction(connection, shared):
             waiting = unpublished.pending(connection, shared.catalog, sys.maxsize)
@@ -141,7 +141,7 @@ class DuckDBSite(SiteLife):
             try:
                 opened.keep_options(shared.options)
                 # It is the master of this round, and messages name the file that the user knows.
-                opened.settle_here()
+                opened.adopt_place()
                 opened.doubt = shared.doubt
                 opened.path = shared.path
                 yield self._source_of(opened)
@@ -225,15 +225,16 @@ def _refuse_large(file: Path) -> None:
     if needed > (free := shutil.disk_usage(file.parent).free):
         raise UnavailableError(
             f"{file} has {needed} bytes, and {file.parent} has {free} bytes free: a dry run works with a copy",
-            hint=f"free disk space; wlc site list {shlex.quote(str(file))} shows without a copy who has published what",
+            hint=f"free disk space; wlc site list {shlex.quote(str(file))} shows without a copy what each site has "
+            "published",
             path=str(file),
         )
 
 
 def _copy(shared: Shared, copy: Path) -> bool:
-    """Copy the file and what is not in it yet, and say whether no checkpoint came between; nobody commits meanwhile.
+    """Copy the file and its write-ahead log, and say whether no checkpoint intervened; commits are locked out.
 
-    The log beside it may be closed again: whoever opens a database locks the file first.
+    Closing the log file is safe: only the file itself has a lock, taken by the process that opens it.
     """
     if shared.opened is None:
         shared.opened = shared.file.open("rb")

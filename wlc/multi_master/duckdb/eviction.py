@@ -1,9 +1,9 @@
-"""A secondary gives way: its own rows that the primary has not judged yet go where they break a constraint.
+"""Eviction: a secondary sets back its own unjudged rows that conflict with the primary's rows by a constraint.
 
-The primary's log is the verdict, so its rows must fit. A row of the secondary that is in the way of a UNIQUE or FOREIGN
-KEY constraint is set back to what it was before the secondary changed it, or deleted if it is new, or restored if the
-secondary deleted it. That is a transaction of the secondary like any other: the primary judges it behind the one that
-it undoes, so that both end equal whatever the primary has by then.
+The primary's log is the verdict, so its rows must fit. A row of the secondary that blocks them by a UNIQUE or FOREIGN
+KEY constraint is set back to its state before the secondary's change: updated, deleted if it is new, or restored if the
+secondary deleted it. The eviction is an ordinary transaction of the secondary: the primary judges it after the
+transaction that it undoes, so both sites become equal whatever the primary holds by then.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import SiteStep
 
 
-# More than any chain of constraints has been seen to need.
+# More rounds than any observed chain of constraints needs.
 _PASSES = 100
 _IN_THE_WAY = 'temp."wlc in the way {}"'
 
 
 def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
-    """Set back own rows that are in the way of a step of the primary, and of what such rows become, and so on.
+    """Set back own rows that conflict with a step of the primary, and own rows that conflict with these, and so on.
 
-    That is a transaction of its own. It is called again until the step fits or nothing more can go.
+    This is a separate transaction. The caller repeats it until the step fits or no row can be set back.
 
     Args:
         shared: A secondary.
-        step: The step, which breaks a constraint.
+        step: The step, which violates a constraint.
         fetch: Returns a local file with the content of a data file.
 
     Returns:
-        How many rows were set back; 0 if none of the secondary's own is in the way.
+        Number of rows set back; 0 if no own row conflicts.
     """
     return parking.with_parked(shared, lambda: _evict(shared, step, fetch))
 
@@ -86,15 +86,15 @@ def _evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -
 
 @dataclass(slots=True)
 class _Search:
-    """The search for rows in the way.
+    """The search for conflicting rows.
 
     Attributes:
         present: The secondary's tables.
-        step: Those of the step.
+        step: The step's tables.
         unjudged: Finds own rows that the primary had not judged before the step.
         unique: The tables with their unique columns.
-        in_the_way: For each table the queries that select keys of rows that may have to go.
-        is_unjudged: Whether a table has own rows that the primary had not judged, as far as that was asked.
+        in_the_way: By table, queries for keys of candidate rows.
+        is_unjudged: Cache: whether a table has own unjudged rows.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -107,7 +107,7 @@ class _Search:
     is_unjudged: dict[Name, bool] = field(default_factory=dict)
 
     def found(self) -> list[LinesTable]:
-        """Return what is evicted as lines of a step, one per row: what it becomes, or that it goes."""
+        """Return the evicted rows as lines of a step, one per row: its former state, or its removal."""
         keys = duckdb_catalog.references(self.connection, self.shared.catalog)
         for table in self.step.values():
             self._look_around(table, _left(table), keys)
@@ -123,7 +123,7 @@ class _Search:
         return [table for table in evicted.values() if table.count(self.connection)]
 
     def _look_around(self, table: LinesTable, left: str, keys: Sequence[ForeignKey]) -> None:
-        """Find what is in the way of lines of a table, which leave some rows."""
+        """Find rows that conflict with lines of a table, given the rows that the lines leave."""
         self._find_equal(table, left)
         for key in keys:
             if key.table == table.table.name:
@@ -132,7 +132,7 @@ class _Search:
                 self._find_children(key, table)
 
     def _sum(self, table: LinesTable) -> tuple[object, ...]:
-        """Return what is the same as long as the same rows are evicted."""
+        """Return a checksum of the set of evicted rows."""
         query = f"SELECT count(*), sum(hash({table.keys})) FROM {table.lines}"
         return self.connection.execute(query).fetchall()[0]
 
@@ -153,7 +153,7 @@ class _Search:
         return ", ".join(f"{table.values[place]} AS c{place}" for place in table.layout.key_places)
 
     def _stays(self, name: Name, among: LinesTable) -> str:
-        """The condition that a row of a table is not changed by the step, if the lines that it is in the way of are."""
+        """SQL condition: the step changes conflicting lines but leaves this row alone."""
         step = self.step.get(name) if among is self.step.get(among.table.name) else None
         return f"NOT EXISTS (FROM {step.lines} AS l WHERE {step.same_key('l')})" if step else "true"
 
@@ -168,7 +168,7 @@ class _Search:
         return key_value(found, f"{alias}.{quote(column)}")
 
     def _find_equal(self, table: LinesTable, left: str) -> None:
-        """Find rows that have the unique values of one that is to be there, under another key."""
+        """Find rows that have the unique values of a new row under another key."""
         name = table.table.name
         for columns in (self.unique[name].keys or ())[1:]:
             same = " AND ".join(
@@ -181,7 +181,7 @@ class _Search:
             )
 
     def _find_children(self, key: ForeignKey, parent: LinesTable) -> None:
-        """Find rows that refer to one that lines remove, or whose referred columns they change."""
+        """Find rows that refer to a row that lines remove, or whose referenced columns they change."""
         same = " AND ".join(f"{self._here(key.table, column, 't')} = p.r{n}" for n, column in enumerate(key.columns))
         table = self.present[key.table].table
         self._add(
@@ -200,7 +200,7 @@ class _Search:
         )
 
     def _find_parents(self, key: ForeignKey, left: str) -> None:
-        """Find rows that were removed here and that one that is to be there refers to."""
+        """Find rows that were removed here and to which a new row refers."""
         if not self._has_unjudged(key.parent):
             return
         parent = self.present[key.parent].table
@@ -219,7 +219,7 @@ class _Search:
         )
 
     def _evicted(self, name: Name) -> LinesTable:
-        """Turn the unjudged ones of the rows in the way into lines: what they were before."""
+        """Turn conflicting unjudged rows into lines with their former state."""
         place = self.present[name]
         table = place.table
         keys = ", ".join(f"c{place}" for place in table.layout.key_places)

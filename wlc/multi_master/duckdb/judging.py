@@ -1,4 +1,4 @@
-"""What happens to a step of another site when the primary judges it, before it is applied."""
+"""Judging a step of another site at the primary, before it is applied."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ CONSTRAINT, NOT_THE_OWNER = "constraint", "owner"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a verdict leaves to do.
+    """The consequences of a verdict.
 
     Attributes:
-        lines: Numbers of the transactions that are rejected as a whole.
-        refresh: Records of an own transaction after the step, whose images are journalled under `REFRESH_TICK`.
-        rejected: Records of the same transaction, for the authors of what was rejected.
+        lines: Numbers of wholly rejected transactions.
+        refresh: Records of an own transaction after the step, with images journalled under `REFRESH_TICK`.
+        rejected: Records of the same transaction, for the authors of rejected rows.
         has_conflicts: Whether anything was rejected, or refreshed.
     """
 
@@ -65,7 +65,7 @@ class Judged:
     has_conflicts: bool = False
 
     @property
-    def told(self) -> tuple[JournalRecord, ...]:
+    def announcements(self) -> tuple[JournalRecord, ...]:
         """The records of that transaction; without any, there is none."""
         return (*self.refresh, *self.rejected)
 
@@ -80,14 +80,14 @@ def judge(
     *,
     foreign: Collection[str] | None = None,
 ) -> Judged:
-    """Delete from a step what is rejected of it; report it, count it and journal the refresh.
+    """Delete rejected rows from a step, report and count them, and journal the refresh.
 
     Args:
         connection: In the transaction of the step, with a window of the primary's log.
-        where: Who judges whom.
+        where: The judging site and the author's site.
         seen: The step's transactions.
         tables: Its tables.
-        rules: Tables that have a rule, and which.
+        rules: Rules by table.
         refused: Transactions that are rejected in any case, with the cause.
         foreign: See `verdicts.judge`.
     """
@@ -97,9 +97,9 @@ def judge(
     refresh: list[JournalledRefresh] = []
     rejected: list[RowRejected] = []
     origins = [(each.line, each.origin) for each in seen]
-    for place, step, told in _reported(connection, where, origins, tables, has_missed=found.has_missed):
+    for place, step, reported in _reported(connection, where, origins, tables, has_missed=found.has_missed):
         refresh += rejection.journal_refresh(connection, place, step, REFRESH_TICK)
-        rejected += told
+        rejected += reported
     rejection.remove(connection, tables)
     rows = sum(record.rows for record in refresh)
     counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
@@ -117,7 +117,7 @@ def _reported(
     *,
     has_missed: bool = False,
 ) -> Iterator[tuple[int, StepTable, list[RowRejected]]]:
-    """Write the exceptions; yield each table with rows to tell of, with its place, while these are collected."""
+    """Write the exceptions; yield each table with rows to report, with its place, while these are collected."""
     rejected_rows.prepare(connection, where.catalog)
     for place, step in enumerate(tables):
         if not step.table.layout.primary_key:
@@ -135,7 +135,7 @@ def judge_in_mesh(
     tables: Sequence[StepTable],
     kept: KeptWindow,
 ) -> None:
-    """Delete from a step what this site of a mesh rejects by the rules of its tables; report it and count it.
+    """Delete rows from a step that this site of a mesh rejects by its tables' rules; report and count them.
 
     Args:
         connection: In the transaction of the step.
@@ -145,7 +145,7 @@ def judge_in_mesh(
         kept: The window of the round on this connection.
 
     Raises:
-        ExpiredError: The log does not reach back to what an author had seen.
+        ExpiredError: The log does not reach back to an author's vector.
     """
     state = shared.require_state()
     site, circle = state.member, state.member.known_circle
@@ -176,7 +176,7 @@ def _report(
     tables: Sequence[StepTable],
     found: verdicts.Verdicts,
 ) -> None:
-    """Write what a site of a mesh rejects, and count it."""
+    """Report and count the rows that a site of a mesh rejects."""
     site = shared.require_state().member
     circle = site.known_circle
     origins = [(each.line, each.origin) for each in step.transactions]
@@ -205,9 +205,9 @@ def judge_step(
     *,
     is_refused: bool = False,
 ) -> Judged:
-    """Judge a step if this is the primary and a table of the step has a rule, or in a mesh; see `judge`.
+    """Judge a step in a mesh, or at the primary if a table of the step has a rule; see `judge`.
 
-    A site that wrote a table of another one did so before it knew the rule, or against it.
+    A site that wrote another site's table did so before it knew the rule, or against it.
 
     Args:
         connection: In the transaction of the step.
@@ -215,10 +215,10 @@ def judge_step(
         step: The step.
         tables: Its tables.
         kept: The window of the round.
-        is_refused: Its transactions break a constraint here, and are rejected in any case.
+        is_refused: Its transactions violate a constraint here, and are rejected in any case.
 
     Raises:
-        ExpiredError: The log does not reach back to what the site has seen.
+        ExpiredError: The log does not reach back to the site's vector.
     """
     state = shared.require_state()
     site = state.site
@@ -233,12 +233,12 @@ def judge_step(
     circle = site.circle
 
     def may_miss(known: Vector) -> bool:
-        told = {each.history: each.last for each in circle.reigns if each.is_effective}
-        told[state.history] = rejected_rows.last_conflict(connection, shared.catalog)
+        needed = {each.history: each.last for each in circle.former_terms if each.is_effective}
+        needed[state.history] = rejected_rows.last_conflict(connection, shared.catalog)
         contained = expanded(site.contained, circle.lineage())
-        # Its own past, which it takes back from here.
-        told |= {each.history: contained.get(each.history, 0) for each in circle.site(step.site).histories[:-1]}
-        return any(known.get(history, 0) < tick for history, tick in told.items())
+        # The site's own past, which it gets back from this log.
+        needed |= {each.history: contained.get(each.history, 0) for each in circle.site(step.site).histories[:-1]}
+        return any(known.get(history, 0) < tick for history, tick in needed.items())
 
     def cover(known: Vector, lineage: Lineage) -> None:
         anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
@@ -263,13 +263,14 @@ def judge_by_rules(
 
     Args:
         connection: In the transaction of the step.
-        where: Who judges whom.
+        where: The judging site and the author's site.
         step: The step.
         tables: Its tables.
-        circle: Says which rules there are.
-        cover: Makes the window that the step needs, given what all its authors contained.
-        may_miss: Says whether there is something of tables without a rule that they have not seen, given the same.
-        misfits: Transactions that break a constraint.
+        circle: The circle with the rules.
+        cover: Makes the window that the step needs, given the vector that all its authors contained.
+        may_miss: Says, given the same vector, whether tables without a rule have changes that the authors have not
+            seen.
+        misfits: Transactions that violate a constraint.
     """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
     rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
@@ -278,7 +279,7 @@ def judge_by_rules(
     lineage = circle.lineage()
     # What a site contains never falls.
     is_behind = may_miss(expanded(step.transactions[0].past, lineage))
-    # Without a rule, too, it may only not fit because of what was rejected before.
+    # Even without a rule, it may violate the constraint only because of earlier rejections.
     if is_behind or any(found.values()):
         refused = dict.fromkeys(misfits, CONSTRAINT) | refused
     if not rules and not refused and not is_behind:
@@ -295,8 +296,8 @@ def judge_by_rules(
     conflict_window.create_if_missing(connection)
     if rules or is_behind:
         cover(verdicts.contained_by_all(seen), lineage)
-    # Reigns are by histories that have ended.
-    foreign = circle.former_histories(but=where.source) - {reign.history for reign in circle.reigns}
+    # Former terms belong to ended histories.
+    foreign = circle.former_histories(but=where.source) - {former_term.history for former_term in circle.former_terms}
     return judge(connection, where, seen, tables, rules, refused, foreign=foreign if is_behind else None)
 
 
@@ -311,14 +312,14 @@ def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable]
 
 
 def how_to_fit(shared: Shared, step: SiteStep, said: str) -> str:
-    """Say what to do about a step that breaks a constraint, as DuckDB said, and may not be rejected."""
+    """Return the hint for a step that violates a constraint, given DuckDB's error, and must not be rejected."""
     if "still referenced" in said:
         return "copy the rows here that refer to that key, delete them, take, and write them again"
     if "does not exist in the referenced table" in said:
         return (
             f"write the row here that it refers to, or let site {step.site} delete the one that refers; then take again"
         )
-    again, state = "change the row that is in the way, then take again", shared.require_state()
+    again, state = "change the conflicting row, then take again", shared.require_state()
     if state.site is None or state.circle is None or step.is_primary or state.circle.is_mesh:
         return again
     records = (record for each in step.transactions for record in each.transaction.records)

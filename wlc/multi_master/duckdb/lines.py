@@ -3,8 +3,8 @@
 A line table has the columns `_line`, the place of the transaction in the step, `_weight`, and `c0` … in storage types,
 as the table's image table. For a table with a primary key a line holds at most one image of each weight for a key.
 
-What is journalled is not what the other site removed, but what is removed here: the image of weight -1 of a line is the
-row that is there just before it, which another transaction may have changed meanwhile.
+The journal holds the rows removed here, not those removed at the other site: a line's image of weight -1 is the row
+just before the line, which another transaction may have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class LinesTable:
 
     Attributes:
         lines: Temporary table with the images.
-        reads: The same of rows that were only read; None if there are none.
-        kept: What the primary tells of rows that stay as they are here, see `unjudged_rows`; None if there are none.
+        reads: The same for rows that were only read; None without any.
+        kept: The primary's values of rows that keep their own values here, see `unjudged_rows`; None without any.
     """
 
     place: TakenTable
@@ -79,7 +79,7 @@ class LinesTable:
         return load_sql(self.table.layout.stored[place], f"{alias}.c{place}")
 
     def same_key(self, alias: str) -> str:
-        """Join the table `t` with images by key, in the key's own types, which are what the index knows."""
+        """Join the table `t` with images by key, in the key's own types, so that the index applies."""
         places = self.table.layout.key_places
         columns = ((self.table.layout.stored[place], self.value(place, alias)) for place in places)
         return " AND ".join(f"{key_value(column, f't.{quote(column.name)}')} = {value}" for column, value in columns)
@@ -108,7 +108,7 @@ def load(
     may_cancel: bool = False,
     circle: Circle | None = None,
 ) -> list[LinesTable]:
-    """Load the images of a step, and check that they are those that its log lists.
+    """Load the images of a step, and check them against its log.
 
     Args:
         connection: In the transaction of the step.
@@ -116,11 +116,11 @@ def load(
         tables: The master's tables.
         fetch: Returns a local file with the content of a data file.
         with_reads: Load the rows that the transactions have only read, too.
-        may_cancel: Images may cancel out, as in what a secondary has taken; see `journal_images`.
-        circle: Says which columns of which tables are added; none without one.
+        may_cancel: Images may cancel out, as in transactions that a secondary has taken; see `journal_images`.
+        circle: Names the added columns of each table; none without a circle.
 
     Raises:
-        CorruptError: A data file does not hold what the log says.
+        CorruptError: A data file differs from its entry in the log.
         UnsupportedError: There is no such table here, or it has other columns.
     """
     ticks = [each.transaction.tick for each in step.transactions]
@@ -162,12 +162,12 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What a step's transactions say of data files, by path.
+    """The data file entries of a step's transactions, by path.
 
     Attributes:
         counts: Rows added and removed.
         refreshed: Whether the rows are absent at the primary.
-        read: Rows that were only read, and whether as a writer would.
+        read: Rows that were only read, and whether with the intention to write.
     """
 
     counts: dict[str, tuple[int, int]]
@@ -237,7 +237,7 @@ def _load_file(
 def _load_refresh(
     connection: duckdb.DuckDBPyConnection, into: LinesTable, file: TableFile, local: Path, *, absent: bool
 ) -> None:
-    """Load what the primary says that rows are: they become so, or go, whatever is here."""
+    """Load the primary's values of rows: they replace or remove the rows here unconditionally."""
     refuse_other_columns(connection, file.layout, {str(local): file.file.path}, is_images=True)
     values = ", ".join(projected(into.table, file.layout))
     with reading(file.file.path):
@@ -268,7 +268,7 @@ def _load_reads(
 
 
 def projected(table: CapturedTable, layout: Layout) -> list[str]:
-    """Return the values of a file's columns for the columns that the table has here, by their names."""
+    """Return a file's values for the columns of the table here, matched by name."""
     there = {column.name: column for column in layout.stored}
     extra = there.keys() - {column.name for column in table.layout.stored}
     if extra:
@@ -291,7 +291,7 @@ def _value(table: CapturedTable, column: Column, there: Column | None) -> str:
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str, *, may_cancel: bool) -> None:
-    """Add up images of a key within a line, which cancel out where they are equal."""
+    """Sum the images of a key within a line; equal ones cancel out."""
     if not loaded.key:
         return
     twice = f"SELECT 1 FROM {loaded.lines} GROUP BY _line, _weight, {loaded.keys} HAVING count(*) > 1 LIMIT 1"
@@ -314,10 +314,10 @@ def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str, 
 def journal_images(
     connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int, *, is_primary: bool = False
 ) -> None:
-    """Write what lines do to a table here into its image table, under tick `before` + line, before they are applied.
+    """Write the effects of lines on a table into its image table, under tick `before` + line, before they are applied.
 
-    Of a row that is removed and not there, the primary tells the others that it is absent. Anybody else writes images
-    that cancel out: only the primary reads them, and only as an echo.
+    For a removed row that is missing here, the primary reports to the other sites that it is absent. Any other site
+    writes images that cancel out: only the primary reads them, and only as an echo.
     """
     images, columns = found.table.images, "".join(f", l.{name}" for name in found.table.columns)
 
@@ -329,13 +329,13 @@ def journal_images(
         write(f"SELECT {before} + l._line, -1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = -1")
         return
     keys = found.keys
-    # What an earlier line of the step left.
+    # The row after an earlier line of the step.
     write(
         f"SELECT {before} + k.next, -1, NULL, NULL{columns} FROM {found.lines} AS l JOIN (SELECT *, lead(_line) OVER"
         f" (PARTITION BY {keys} ORDER BY _line) AS next FROM (SELECT DISTINCT _line, {keys} FROM {found.lines})) AS k"
         f" USING (_line, {keys}) WHERE l._weight = 1 AND k.next IS NOT NULL"
     )
-    # What is in the table before the step.
+    # The row in the table before the step.
     values = ", ".join(found.table.values)
     first = f"(SELECT min(_line) AS line, {keys} FROM {found.lines} GROUP BY {keys})"
     write(
@@ -343,7 +343,7 @@ def journal_images(
         f" (SELECT t.*, n.line FROM {found.table.sql} AS t JOIN {first} AS n ON {found.same_key('n')})"
     )
     if found.count(connection, "_weight = -1"):
-        # A row that was removed elsewhere and is not here: who reads this log must know which key it was.
+        # A row that was removed elsewhere and is missing here: readers of this log must know its key.
         same = " AND ".join(f"l.{key} = j.{key}" for key in found.key)
         only_key = [name if name in found.key else "NULL" for name in found.table.columns]
         absent = f"{before} + l._line, {ABSENT}, NULL, NULL, {', '.join(only_key)} FROM {found.lines} AS l"
@@ -356,7 +356,7 @@ def journal_images(
 
 
 def journal_reads(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> None:
-    """Write what transactions have read into the image table: others may conflict with that."""
+    """Write the rows that transactions have read into the image table: other transactions may conflict with them."""
     if found.reads is None:
         return
     columns = "".join(f", l.{name}" for name in found.table.columns)
@@ -408,7 +408,7 @@ def _remove_from_bag(connection: duckdb.DuckDBPyConnection, found: LinesTable) -
 
 
 def net_of_bag(found: LinesTable) -> str:
-    """Select of a table without a key what lines remove, with a weight `w` below 0, and add."""
+    """Select the rows that lines remove (weight `w` below 0) and add, for a table without a key."""
     stored = list(zip(found.table.layout.stored, found.table.columns, strict=True))
     kept = "".join(f", {any_sql(column.type, name)} AS {name}" for column, name in stored)
     exact = ", ".join(exact_sql(column.type, name) for column, name in stored)
@@ -434,7 +434,7 @@ def add(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
 
 
 def _add_in_generations(connection: duckdb.DuckDBPyConnection, found: LinesTable, insert: str, last: str) -> None:
-    """Add rows of a table that refers to itself: those first whose reference is there before the statement."""
+    """Add rows of a table that refers to itself, in generations: the referenced row must exist before the statement."""
     waiting = 'temp."wlc waiting"'
     places = {column.name: place for place, column in enumerate(found.table.layout.stored)}
     conditions = []
@@ -449,21 +449,22 @@ def _add_in_generations(connection: duckdb.DuckDBPyConnection, found: LinesTable
     while connection.execute(f"{chosen} WHERE {conditions_met}").fetchall()[0][0]:
         connection.execute(f"{insert} FROM {waiting} AS n WHERE n.rowid IN (SELECT r FROM {ready})")
         connection.execute(f"DELETE FROM {waiting} WHERE rowid IN (SELECT r FROM {ready})")
-    # The rows that are left refer to rows that do not exist; inserting them reports which.
+    # The remaining rows refer to missing rows; inserting them reports which.
     connection.execute(f"{insert} FROM {waiting} AS n")
     connection.execute(f"DROP TABLE {waiting}; DROP TABLE {ready}")
 
 
 def last_sql(found: LinesTable) -> str:
-    """Select the rows that are there after the step: of each key what its last line leaves."""
+    """Select the rows after the step: for each key the result of its last line."""
     last = f"SELECT max(_line) AS _line, {found.keys} FROM {found.lines} GROUP BY {found.keys}"
     return f"SELECT l.* FROM {found.lines} AS l JOIN ({last}) USING (_line, {found.keys}) WHERE l._weight = 1"
 
 
 def _update(connection: duckdb.DuckDBPyConnection, found: LinesTable, last: str) -> None:
-    """Change rows that others refer to in place, and only the columns that differ: DuckDB does not with all.
+    """Update referenced rows in place, and only the columns that differ.
 
-    Those are set by one statement, for unique values may change hands.
+    Setting all columns would make DuckDB replace the row. One statement sets them, because unique values may move among
+    rows.
     """
     table = found.table
     joined = f"FROM {table.sql} AS t JOIN ({last}) AS n ON {found.same_key('n')}"

@@ -1,22 +1,22 @@
-"""What a site of a mesh rejects of another one's step: each table's rule decides row by row, and no site is informed.
+"""Verdicts of a site of a mesh on another site's step: each table's rule decides row by row, and no site is informed.
 
-A rule lists the rows in conflict (`verdicts.DIRECT`). A table with none of the rules here
-has one writer, of whose changes the newest count.
+A rule lists the rows in conflict (`verdicts.DIRECT`). A table with none of the rules here has one writer, whose newest
+changes count.
 
-Which changes of another site are older than what this site of a mesh holds: of each row the newest change counts.
+Rule `newest`: reject changes of another site that are older than this site's rows.
 
 A change is as new as the first commit of its transaction; histories and ticks decide between equal times. Deletions
-count like any other change, and stay known as long as a site may publish something that was committed without knowing
-of them. So a row is what the newest of all changes made of it that a site contains, however they came there.
+count like any other change, and stay known while a site may publish a transaction that was committed without knowledge
+of them. So a row has the result of the newest change that a site contains, however the changes arrived.
 
-The author of a change may have seen some of the lines of the window (see `conflict_window`). It is newer than these,
-because clocks of a mesh never fall behind what a site has taken, so that it need not be asked which they are.
+The author of a change may have seen some lines of the window (see `conflict_window`). The change is newer than these
+lines, because clocks of a mesh never fall behind taken transactions, so the lines need not be distinguished.
 
-Which changes of another site lose by a column of the row: the rules `old`, `max` and their relatives.
+Rules by column: `old`, `max` and their relatives reject changes of another site by a column of the row.
 
-A change is compared with the row as it is here before it, changes accepted earlier in the step included. Nothing is
-told to others of what is rejected: sites become equal only if the application sees to it. An empty column is lower than
-any number, and a tie loses.
+A change is compared with the row here before it, including changes accepted earlier in the step. No site reports
+rejections to the others: sites become equal only if the application makes them equal. An empty column is lower than any
+number, and a tie loses.
 
 Source: MySQL NDB Cluster, conflict functions NDB$OLD, NDB$MAX, NDB$MAX_DELETE_WIN, NDB$MAX_INS, NDB$MAX_DEL_WIN_INS.
 """
@@ -51,12 +51,12 @@ _STAMPS = 'temp."wlc stamps"'
 def reject_older(
     connection: duckdb.DuckDBPyConnection, transactions: Sequence[SiteTransaction], places: Sequence[int]
 ) -> int:
-    """Add to the rows in conflict those that are older than what is here, and return how many there are.
+    """Add rows older than the present ones to the rows in conflict, and return their number.
 
     Args:
         connection: In the transaction that applies the step, with a window.
         transactions: The step's.
-        places: Of the tables, which are touched.
+        places: Places of the touched tables.
     """
     stamps = [
         (each.line, microseconds(each.origin.committed), each.origin.history, each.origin.tick) for each in transactions
@@ -72,11 +72,11 @@ def reject_older(
     return int(added[0][0])
 
 
-# Of a row that is here, `h.value` is the column; of a change, `c.old` and `c.new` are before and after it.
+# `h.value` is the column of the present row; `c.old` and `c.new` are its values before and after a change.
 _ABSENT = "NOT h.there"
 _SAME = "h.there AND h.value IS NOT DISTINCT FROM c.old"
 _GREATER = "h.there AND c.new IS NOT NULL AND (h.value IS NULL OR c.new > h.value)"
-# What a rule accepts: inserts, updates and deletions.
+# Conditions under which a rule accepts inserts, updates and deletions.
 _ACCEPTED = {
     OLD: (_ABSENT, _SAME, _SAME),
     MAX: (_ABSENT, _GREATER, _SAME),
@@ -87,7 +87,7 @@ _ACCEPTED = {
 
 
 def reject_by_column(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, rule: Rule) -> int:
-    """Add to the rows in conflict what a rule rejects of a table, and return how many there are.
+    """Add a table's rows that its rule rejects to the rows in conflict, and return their number.
 
     Args:
         connection: In the transaction that applies the step.
@@ -151,7 +151,7 @@ def judge(
     tables: Sequence[StepTable],
     rules: Mapping[Name, Rule],
 ) -> Verdicts:
-    """Decide what of a step loses; the relations of the step stay as they are.
+    """Decide which changes of a step lose; the relations of the step are not changed.
 
     Args:
         connection: In the transaction that applies the step, with a window if a table needs one.
@@ -167,7 +167,7 @@ def judge(
     for place, table in enumerate(tables):
         if not table.table.layout.primary_key:
             continue
-        # Rejected row by row, as by that rule.
+        # These rules, too, reject row by row.
         verdicts.touch(connection, place, table, EPOCH)
         rule = rules.get(table.table.name)
         if rule is not None and rule.add:

@@ -1,7 +1,7 @@
-"""A restored site takes its own past back: what its log holds and its file does not, or not any more.
+"""A restored site takes its own past back: the transactions that its log holds and its file lacks.
 
-The log was published by this database before it was restored from a backup. What is journalled is dropped where it is
-the same as what was published; the rest of the log is applied as it was published, and journalled nowhere.
+This database published the log before it was restored from a backup. Journalled transactions that equal published ones
+are dropped; the rest of the log is applied without journalling.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Part:
 
 @contextmanager
 def transaction(connection: duckdb.DuckDBPyConnection, shared: Shared) -> Iterator[None]:
-    """Run a transaction of the database, and learn anew what is journalled after it."""
+    """Run a transaction of the database, and reread the state of the journal after it."""
     connection.execute("BEGIN")
     shared.take_snapshot(connection)
     try:
@@ -105,9 +105,9 @@ def transaction(connection: duckdb.DuckDBPyConnection, shared: Shared) -> Iterat
 def _compared(
     shared: Shared, batch: Batch
 ) -> tuple[Sequence[JournalEntry], Sequence[Transaction], DivergedError | None]:
-    """Return what is journalled of a batch, what of it the database does not hold, and whether it has something else.
+    """Return the journalled part of a batch, the part that the database lacks, and whether its commits differ.
 
-    What it has committed before it was copied is a part of both, published or not.
+    Commits from before the copy was made are part of both, published or not.
     """
     with shared.reading() as connection:
         ours = unpublished.pending(connection, shared.catalog, len(batch.transactions)).transactions
@@ -124,7 +124,7 @@ def _compared(
 
 
 def _runs(transactions: Sequence[Transaction]) -> list[list[Transaction]]:
-    """Cut transactions into runs of rows, and such that change the schema or clear a table, each alone."""
+    """Split transactions into runs that only change rows, and single ones that change the schema or clear a table."""
     runs: list[list[Transaction]] = []
     is_open = False
     for each in transactions:
@@ -138,7 +138,7 @@ def _runs(transactions: Sequence[Transaction]) -> list[list[Transaction]]:
 
 
 def _take_run(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -> None:
-    """Take a run; one that breaks a constraint as a whole is taken in halves, as steps of other sites are."""
+    """Take a run; if it violates a constraint as a whole, take it in halves, as steps of other sites are."""
     if any(isinstance(record, Ddl | Clear) for record in part.transactions[0].records):
         _take_alone(shared, part, fetch)
         return
@@ -170,7 +170,7 @@ def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) 
 
 
 def _take_alone(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -> None:
-    """Take a transaction that changes the schema through the ordinary capture, whose journal goes again at once."""
+    """Take a schema change through the ordinary capture, and delete its journal entries at once."""
     with shared.root.cursor() as connection:
 
         def note(entry: JournalEntry) -> None:
@@ -194,7 +194,7 @@ def _take_alone(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path])
 
 
 def _set_sequences(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part) -> None:
-    """Let sequences go on behind what is taken back; behind what was committed here they do."""
+    """Advance sequences past the values of transactions taken back; they are already past those of local commits."""
     known = duckdb_catalog.sequences(connection, shared.catalog)
     for record in (record for each in part.transactions for record in each.records):
         if isinstance(record, SequencePosition) and known.get(record.sequence) != record.value:
@@ -202,7 +202,7 @@ def _set_sequences(connection: duckdb.DuckDBPyConnection, shared: Shared, part: 
 
 
 def pass_sequences(shared: Shared, given: Mapping[Name, int]) -> None:
-    """Let sequences go on behind what they gave out; see `wlc.masters.contract.SiteSource.pass_sequences`."""
+    """Advance sequences past their former values; see `wlc.masters.contract.SiteSource.pass_sequences`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection, transaction(connection, shared):
         known = duckdb_catalog.sequences(connection, shared.catalog)
         for sequence, step in duckdb_catalog.sequence_steps(connection, shared.catalog).items():
@@ -217,7 +217,7 @@ def _set_sequence(connection: duckdb.DuckDBPyConnection, shared: Shared, sequenc
 
 
 def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, counts: dict[Name, int]) -> None:
-    """Note what the tables hold and how far the log is taken back, and forget what of it is journalled."""
+    """Store the tables' digests and the position in the log, and delete the journalled part of it."""
     state, touched = part.reached(shared.require_state()), digest.touched(part.transactions)
     for number in journal.read_layouts(connection, shared.catalog):
         connection.execute(f"DELETE FROM {journal.images_sql(shared.catalog, number)} WHERE _tick <= {state.tick}")
@@ -231,7 +231,7 @@ def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, co
 
 
 def renew(shared: Shared, state: MasterState) -> None:
-    """Begin a new history with what is journalled; see `wlc.masters.contract.SiteSource.renew`."""
+    """Begin a new history with the journalled transactions; see `wlc.masters.contract.SiteSource.renew`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection:
         before = shared.require_state().tick
         rise = state.tick - before

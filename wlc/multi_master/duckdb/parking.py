@@ -1,7 +1,7 @@
-"""Lines are written; where DuckDB forbids what would fit, the rows that refer to others are parked for that time.
+"""Writing lines with parked rows: if DuckDB refuses a valid change, the referring rows are parked meanwhile.
 
-See `wlc.dialect.duckdb.parked_rows`. Whoever writes lines reads its tables as if nothing were parked; what is parked
-comes back as the line before all others, so that rows become what the lines leave, or stay what they were.
+See `wlc.dialect.duckdb.parked_rows`. The writer of lines reads its tables as if no rows were parked; parked rows return
+as a line before all others, so that each row gets the result of the lines, or stays unchanged.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class _Referred:
-    """Values of the columns that a foreign key refers to, of rows that must not be referred to while lines are written.
+    """Referenced values of rows that must not be referenced while lines are written.
 
     Attributes:
-        values: As the key's table has them, of columns `r0` …
-        rows: In storage types.
+        values: Values of columns `r0` … in the types of the key's table.
+        rows: The rows in storage types.
     """
 
     key: ForeignKey
@@ -50,22 +50,22 @@ class _Referred:
 
 
 class _Looked(Exception):  # noqa: N818
-    """Ends an attempt that only looks what must not be referred to."""
+    """Ends an attempt that only collects the referenced values."""
 
     def __init__(self, referred: Sequence[_Referred]) -> None:
         self.referred = referred
 
 
 def with_parked(shared: Shared, attempt: Callable[[], Result]) -> Result:
-    """Run an attempt to write lines; if DuckDB forbids it since rows are referred to, again with these parked.
+    """Run an attempt to write lines; if DuckDB refuses because of references, park the referring rows and repeat.
 
     Args:
-        shared: The database; nobody publishes meanwhile.
+        shared: The database; no process publishes meanwhile.
         attempt: Writes lines by `write` in a transaction, commits it or raises an error, and can be repeated.
 
     Raises:
-        duckdb.ConstraintException: It does not fit.
-        UnavailableError: It failed, and so did bringing the parked rows back: nobody uses the database before that.
+        duckdb.ConstraintException: It violates a constraint. UnavailableError: It failed, and so did restoring the
+        parked rows: the database cannot be used before that.
     """
     try:
         return attempt()
@@ -89,7 +89,7 @@ def with_parked(shared: Shared, attempt: Callable[[], Result]) -> Result:
                     result = attempt()
                     shared.committed(shared.last_tick, shared.commit_time(), shared.parked, shared.parked)
                     return result
-                # The first error tells what stands in the way.
+                # The first error names the conflict.
                 raise
             finally:
                 shared.parked = ()
@@ -107,7 +107,7 @@ def _registered(connection: duckdb.DuckDBPyConnection, referred: Sequence[_Refer
 def present(
     connection: duckdb.DuckDBPyConnection, shared: Shared
 ) -> tuple[Mapping[Name, TakenTable], Mapping[Name, int]]:
-    """Return the tables as `taken_tables.tables` does, with what is parked of their rows."""
+    """Return the tables as `taken_tables.tables` does, including their parked rows."""
     found, order = taken_tables.tables(connection, shared.catalog)
     parked = shared.parked_rows(connection)
     for place, name in enumerate(shared.parked or ()):
@@ -121,16 +121,16 @@ def present(
 def write(
     connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable], order: Mapping[Name, int]
 ) -> None:
-    """Write lines: what they remove child before parent, and then what they leave parent before child.
+    """Write lines: first remove rows, children before parents, then add rows, parents before children.
 
     Args:
         connection: In a transaction.
         shared: The database.
         tables: The lines.
-        order: The place of each table behind those it refers to.
+        order: Order of tables, each after those it refers to.
 
     Raises:
-        duckdb.ConstraintException: They do not fit.
+        duckdb.ConstraintException: They violate a constraint.
     """
     if shared.parked is None:
         raise _Looked(_referred(connection, shared.catalog, tables))
@@ -148,7 +148,7 @@ def write(
 def _on_parked(
     connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable]
 ) -> tuple[list[LinesTable], list[LinesTable]]:
-    """Return the lines on tables without what is parked, which the line -1 adds, and which were made for that."""
+    """Return lines for tables without their parked rows, which line -1 adds, and the temporary tables made for that."""
     assert shared.parked
     bare, _ = taken_tables.tables(connection, shared.catalog)
     found = {table.table.name: replace(table, place=bare[table.table.name]) for table in tables}
@@ -166,7 +166,7 @@ def _on_parked(
 
 
 def _referred(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Sequence[LinesTable]) -> list[_Referred]:
-    """Find rows that lines remove, or change in columns that DuckDB does not change in place; none if in vain."""
+    """Find rows that lines remove, or change in columns that DuckDB replaces; none if parking is futile."""
     found, by_name = [], {table.table.name: table for table in tables}
     for key in duckdb_catalog.references(connection, catalog):
         if (table := by_name.get(key.parent)) is None:
@@ -188,7 +188,7 @@ def _referred(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Seque
 def _is_kept(
     connection: duckdb.DuckDBPyConnection, key: ForeignKey, catalog: str, child: LinesTable | None, gone: str
 ) -> bool:
-    """Say whether rows that the lines leave alone refer to values that are gone behind them."""
+    """Say whether rows unchanged by the lines refer to values that the lines remove."""
     if child is not None and not child.key:
         return False
     same = " AND ".join(f"t.{quote(column)} = g.r{n}" for n, column in enumerate(key.columns))

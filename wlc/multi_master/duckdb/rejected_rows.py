@@ -1,8 +1,8 @@
-"""What was rejected, for users: `wlc.exceptions`, a typed view of it for each table, and `wlc.counters`.
+"""Rejected rows for users: `wlc.exceptions`, a typed view of it for each table, and `wlc.counters`.
 
 Neither is captured or replicated: every site has its own. `wlc.exceptions` has one layout for all tables, with keys and
-row images as JSON: whole numbers, strings and truth values as themselves, all other values as DuckDB's text of what is
-stored. The view of a table has its types, and the column names of MySQL NDB Cluster's exceptions tables.
+row images as JSON: whole numbers, strings and truth values unchanged, all other values as DuckDB's text of the stored
+value. The view of a table has its types, and the column names of MySQL NDB Cluster's exceptions tables.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("wlc")
-# Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
-# which it contained all that was told after its rejections.
+# Per site: our tick after its last rejection, our last tick that it is known to contain, and the last one at which it
+# contained all refreshes after its rejections.
 LAST_CONFLICT, CONTAINED, LAST_STABLE = "last_conflict_tick", "contained_tick", "last_stable_tick"
 _COLUMNS = (
     "site VARCHAR, source VARCHAR, source_tick BIGINT, count BIGINT, source_history VARCHAR, schema_name VARCHAR,"
@@ -46,20 +46,20 @@ _COLUMNS = (
     " origin_history VARCHAR, origin_tick BIGINT, detected TIMESTAMP WITH TIME ZONE, dependent BOOLEAN"
     ", resubmitted TIMESTAMP WITH TIME ZONE"
 )
-# A refresh lists so many rejected rows of a table. A log file is read as a whole.
+# Maximum number of a table's rejected rows that a refresh lists, because a log file is read as a whole.
 LISTED_MOST = 10_000
 _WRITTEN = ", ".join(column.split()[0] for column in _COLUMNS.split(", ")[:-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Where and when rows are rejected.
+    """Place and time of rejections.
 
     Attributes:
         site: The site that rejects them.
         source: The site whose log has them.
         detected: The present time.
-        authors: For a history the site that first committed its transactions, where that is not the source.
+        authors: By history, the site that first committed its transactions, if it is not the source.
     """
 
     catalog: str
@@ -93,10 +93,10 @@ def write(
     place: int,
     step: StepTable,
 ) -> list[RowRejected]:
-    """Write the rejected rows of one table, which are collected; the step is not applied yet.
+    """Write the collected rejected rows of one table, before the step is applied.
 
     Returns:
-        The same for their authors, by transaction, at most `LISTED_MOST`.
+        The records for their authors, by transaction, at most `LISTED_MOST`.
     """
     table = step.table
     rejection.find_present(connection, step, rejection.before_sql(place))
@@ -130,38 +130,38 @@ def write(
 
 
 def _last(connection: duckdb.DuckDBPyConnection, where: Detection, table: Name, count: int) -> list[RowRejected]:
-    """Return so many rows that were written last, which are of one table, as the log lists them."""
+    """Return the rows written last, all of one table, in the form of the log."""
     columns = "origin_history, origin_tick, count, key, op_type, cause, pg_type, old, new, local, dependent"
     rows = connection.execute(
         f"SELECT {columns} FROM (SELECT rowid, * FROM {where.schema}.exceptions ORDER BY rowid DESC LIMIT {count})"
         f" ORDER BY origin_tick, count LIMIT {LISTED_MOST}"
     ).fetchall()
-    told = [_told(table, *row) for row in rows]
-    return told if count == len(told) else [*told[:-1], replace(told[-1], more=count - len(told))]
+    reported = [_listed_row(table, *row) for row in rows]
+    return reported if count == len(reported) else [*reported[:-1], replace(reported[-1], more=count - len(reported))]
 
 
-def _told(table: Name, history: str, tick: int, number: int, key: str, *rest: Any) -> RowRejected:
+def _listed_row(table: Name, history: str, tick: int, number: int, key: str, *rest: Any) -> RowRejected:
     op, cause, pg_type, *images, dependent = rest
     old, new, local = (None if text is None else json.loads(text) for text in images)
     return RowRejected(table, history, tick, number, json.loads(key), op, cause, pg_type, old, new, local, dependent)
 
 
-def write_told(
+def write_reported(
     connection: duckdb.DuckDBPyConnection,
     where: Detection,
-    told: Sequence[tuple[datetime, RowRejected]],
+    reported: Sequence[tuple[datetime, RowRejected]],
     present: Mapping[Name, CapturedTable],
 ) -> None:
-    """Write what the primary rejected of this site's rows, but for those that this site has set back itself.
+    """Write this site's rows that the primary rejected, except rows that this site has set back itself.
 
     Args:
         connection: In the transaction that takes the primary's.
         where: The primary is the site, and this one the source.
-        told: The rows, with the time of the rejection.
-        present: The tables that there are.
+        reported: The rows, with the time of the rejection.
+        present: The existing tables.
     """
     prepare(connection, where.catalog)
-    if more := sum(row.more for _, row in told):
+    if more := sum(row.more for _, row in reported):
         _log.warning("site %s rejected %s more rows than its log lists: wlc site exceptions there", where.site, more)
     rows = [
         (
@@ -169,22 +169,22 @@ def write_told(
             *(None if image is None else _json(image) for image in (row.key, row.old, row.new, row.local)),
             *(format_time(detected), row.dependent),
         )
-        for detected, row in told
+        for detected, row in reported
     ]
     types = ("VARCHAR", "BIGINT", "BIGINT", *["VARCHAR"] * 10, "BOOLEAN")
     columns = ", ".join(f"unnest(${number}::{type_}[]) AS c{number}" for number, type_ in enumerate(types, start=1))
     exceptions = f"{where.schema}.exceptions"
     connection.execute(
         f"INSERT INTO {exceptions} ({_WRITTEN}) SELECT {literal(where.site)}, {literal(where.source)}, c2,"
-        # Rows of the same transaction that this site has set back are there already, with numbers of their own.
+        # Rows of the same transaction that this site has set back already exist, with their own numbers.
         f" c3 + (SELECT count(*) FROM {exceptions} WHERE source_tick = c2 AND source = {literal(where.source)}),"
         " c1, c4, c5, c9, c6, c7, c8, c10, c11, c12, c1, c2, CAST(c13 AS TIMESTAMP WITH TIME ZONE), c14"
-        f" FROM (SELECT {columns}) AS told"
+        f" FROM (SELECT {columns}) AS reported"
         f" ANTI JOIN (SELECT * FROM {exceptions} WHERE site = {literal(where.source)}) AS own"
         f" ON own.origin_tick = c2 AND own.schema_name = c4 AND own.table_name = c5 AND own.key = c9",
         [list(column) for column in zip(*rows, strict=True)],
     )
-    for table in {row.table for _, row in told} & present.keys():
+    for table in {row.table for _, row in reported} & present.keys():
         _create_view(connection, where.catalog, present[table])
 
 
@@ -194,13 +194,13 @@ def _json(image: Mapping[str, Any]) -> str:
 
 
 def write_evicted(connection: duckdb.DuckDBPyConnection, where: Detection, history: str, table: LinesTable) -> None:
-    """Write the rows of a table that a secondary sets back, before they are.
+    """Write the rows of a table that a secondary is about to set back.
 
     Args:
         connection: In the transaction that sets them back.
         where: The secondary is the site, and the source.
         history: Its own history.
-        table: Lines with what the rows were before, and `tick`, the last own transaction that changed them.
+        table: Lines with the former rows, and `tick`, the last own transaction that changed them.
     """
     here = table.table
     connection.execute(
@@ -283,7 +283,7 @@ def _typed(column: Column, image: str) -> str:
 
 
 def count_overwritten(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> int:
-    """Count rows that lines replace although they are neither what the lines' author had nor what he left.
+    """Count rows that lines replace although they equal neither the author's old nor new images.
 
     Args:
         connection: In the transaction of the step.
@@ -304,7 +304,7 @@ def count_overwritten(connection: duckdb.DuckDBPyConnection, found: LinesTable, 
 
 
 def count(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, rises: Mapping[tuple[str, str], int]) -> None:
-    """Raise counters of a site's changes."""
+    """Increase counters of a site's changes."""
     table = f"{quote(catalog)}.wlc.counters"
     for (rule, name), rise in rises.items():
         which = [site, rule, name]
@@ -316,19 +316,19 @@ def count(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, rises:
 
 
 def note_conflict(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, tick: int) -> None:
-    """Note the last tick at which something of a site was rejected."""
+    """Store the last tick at which a transaction of a site was rejected."""
     _set(connection, catalog, site, LAST_CONFLICT, tick)
 
 
 def last_conflict(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
-    """Return our tick after the last rejection of something of any site, 0 if nothing was ever rejected."""
+    """Return our tick after the last rejection, of any site; 0 before the first rejection."""
     if not _exists(connection, catalog):
         return 0
     return max((each.value for each in counters(connection, catalog) if each.name == LAST_CONFLICT), default=0)
 
 
 def note_contained(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, tick: int) -> None:
-    """Note up to which of our ticks a site contains all, if anything was ever rejected."""
+    """Store the tick up to which a site contains our history, if there was ever a rejection."""
     if not _exists(connection, catalog):
         return
     known = {each.name: each.value for each in counters(connection, catalog) if each.site == site}
@@ -393,7 +393,7 @@ def _time(microseconds: int) -> datetime:
 
 
 def mark_resubmitted(connection: duckdb.DuckDBPyConnection, catalog: str, rows: Sequence[RejectedRow]) -> None:
-    """Note that rows are written again, in the caller's transaction."""
+    """Mark rows as resubmitted, in the caller's transaction."""
     values = ", ".join(f"({literal(row.source)}, {row.source_tick}, {row.count})" for row in rows)
     now = f"CAST({literal(format_time(utc_now()))} AS TIMESTAMP WITH TIME ZONE)"
     connection.execute(
@@ -425,7 +425,7 @@ def mark(connection: duckdb.DuckDBPyConnection, catalog: str) -> RejectionMark:
 
 
 def since(connection: duckdb.DuckDBPyConnection, catalog: str, before: RejectionMark, site: str) -> Rejections:
-    """Return what was rejected after a mark, ordered by table and cause; `site` is where."""
+    """Return the rejections at `site` after a mark, ordered by table and cause."""
     now = mark(connection, catalog)
     if now == before:
         return Rejections(0, (), 0)

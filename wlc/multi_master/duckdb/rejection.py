@@ -1,6 +1,6 @@
-"""The rows that the primary rejects: what they are, what it has instead, and that the step goes on without them.
+"""Rows that the primary rejects: their images, the present rows, and their removal from the step.
 
-Refresh: the primary tells what rows are whose changes it rejected, and other sites make theirs equal.
+Refresh: the primary publishes its values of rejected rows, and other sites set theirs to them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def collect(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable) 
 
 
 def add_missed(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable) -> bool:
-    """List the keys of a table's rows whose refresh their author had missed, too; returns whether any key is listed."""
+    """Also list the keys of a table's rows whose refresh their author had missed; return whether any key is listed."""
     names = key_names(step.table)
     connection.execute(
         f"INSERT INTO {KEYS} SELECT i.key, {', '.join(f'any_value(i.{name})' for name in names)} FROM"
@@ -63,7 +63,7 @@ def add_missed(connection: duckdb.DuckDBPyConnection, place: int, step: StepTabl
 
 
 def find_present(connection: duckdb.DuckDBPyConnection, step: StepTable, wanted: str) -> None:
-    """Find what the primary has: one row for each that is there, with the columns `key`, `line` and `c0` ….
+    """Find the primary's present rows, with the columns `key`, `line` and `c0` ….
 
     Args:
         connection: Before the step is applied.
@@ -89,12 +89,12 @@ def find_present(connection: duckdb.DuckDBPyConnection, step: StepTable, wanted:
 
 
 def before_sql(place: int) -> str:
-    """Select each rejected row of a table as it is just before its transaction."""
+    """Select each rejected row of a table just before its transaction."""
     return f"SELECT key, line, any_value(accepted) AS accepted FROM {REJECTED} WHERE place = {place} GROUP BY key, line"
 
 
 def after_sql(place: int) -> str:
-    """Select each row of a table that others have to be told of as it is after the step."""
+    """Select each row of a table that must be refreshed at other sites, with its state after the step."""
     return (
         f"WITH kept AS (SELECT t.key, max(t.line) AS line FROM {TOUCHED} AS t ANTI JOIN {REJECTED} AS r"
         " ON r.place = t.place AND r.key = t.key AND r.line = t.line AND r.is_read = t.is_read"
@@ -106,7 +106,7 @@ def after_sql(place: int) -> str:
 
 
 def remove(connection: duckdb.DuckDBPyConnection, steps: Sequence[StepTable], *, kept: Container[int] = ()) -> None:
-    """Delete what is rejected from the step, but for the tables at the places that are kept."""
+    """Delete rejected rows from the step, except in the tables at the kept places."""
     for place, step in enumerate(steps):
         if place in kept:
             continue
@@ -124,16 +124,16 @@ def remove(connection: duckdb.DuckDBPyConnection, steps: Sequence[StepTable], *,
 def journal_refresh(
     connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, tick: int
 ) -> list[JournalledRefresh]:
-    """Journal what the rejected rows of one table, which are collected, are after the step that is not applied yet.
+    """Journal the collected rejected rows of one table with their state after the step, before it is applied.
 
     Args:
         connection: In the transaction of the step.
         place: Of the table among the step's.
         step: The table.
-        tick: Of the transaction that tells it.
+        tick: Tick of the refreshing transaction.
 
     Returns:
-        Records of that transaction; none if only rows were rejected that are removed on both sides.
+        Records of that transaction; none if all rejected rows are removed on both sides.
     """
     table, wanted = step.table, after_sql(place)
     find_present(connection, step, wanted)

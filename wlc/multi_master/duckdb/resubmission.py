@@ -1,4 +1,4 @@
-"""A rejected row, or all rejected rows of a transaction, are written again as a transaction of their own."""
+"""Resubmission of a rejected row, or of all rejected rows of a transaction, as a new transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def resubmit(shared: Shared, source: str, tick: int, count: int | None) -> int:
-    """Write rejected rows again; see `wlc.masters.contract.SiteSource.resubmit`."""
+    """Resubmit rejected rows; see `wlc.masters.contract.SiteSource.resubmit`."""
     with shared.root.cursor() as raw:
         session = CaptureSession(raw, shared)
         session.begin("BEGIN TRANSACTION", explicit=False).look()
@@ -57,7 +57,7 @@ def _chosen(rows: Sequence[RejectedRow], source: str, tick: int, count: int | No
     if not found:
         raise InvalidError(
             f"nothing that could be written was rejected here as {shown}",
-            hint="wlc site exceptions SOURCE lists what was; in a mesh, the site that rejected a row lists it",
+            hint="wlc site exceptions SOURCE lists rejected rows; in a mesh, the site that rejected a row lists it",
         )
     for row in found:
         if row.resubmitted is not None:
@@ -74,7 +74,7 @@ def _table(row: RejectedRow, tables: Mapping[Name, CapturedTable]) -> CapturedTa
     if table is None or not {*(row.old or {}), *(row.new or {})} <= names:
         raise InvalidError(
             f"exception {row.id} is about {row.table}, which was dropped or has other columns now",
-            hint="write the row as it should be now: wlc sql SOURCE",
+            hint="write the intended row: wlc sql SOURCE",
         )
     return table
 
@@ -85,16 +85,16 @@ def _run(session: CaptureSession, write: _Write) -> None:
     except duckdb.ConstraintException as error:
         raise InvalidError(
             f"exception {write.row.id} cannot be written: {str(error).splitlines()[0]}",
-            hint="change the row that is in the way, or write this one as it should be now: wlc sql SOURCE",
+            hint="change the conflicting row, or write the intended values: wlc sql SOURCE",
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """One rejected row that is written again.
+    """One rejected row to resubmit.
 
     Attributes:
-        added: Columns of the table whose changes are added: what a rejected transaction added to them counts already.
+        added: Columns of the table whose changes are added: the rejected transaction's increments already count.
     """
 
     row: RejectedRow
@@ -102,7 +102,7 @@ class _Write:
     added: frozenset[str] = frozenset()
 
     def place(self, order: Mapping[Name, int]) -> tuple[int, int]:
-        """Return its place: what is removed first, children before parents, then all others, parents first."""
+        """Return its sort key: removals first, children before parents; then all others, parents first."""
         number = order[self.table.name]
         return (0, -number) if self.row.op_type == DELETE_ROW else (1, number)
 
@@ -131,10 +131,10 @@ class _Write:
         return None if image is None else {name: each for name, each in image.items() if name not in self.added}
 
     def refuse_other_row(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Refuse to write over what the owner cannot have seen in the exception.
+        """Refuse to overwrite a row that the owner cannot have seen in the exception.
 
         Raises:
-            InvalidError: The present row is neither the one that was there then, nor the one that the author saw.
+            InvalidError: The present row differs from both the local row of the exception and the author's row.
         """
         shown = rejected_rows.json_sql(self.table, self.table.layout.stored, "t")
         found = connection.execute(

@@ -1,8 +1,8 @@
-"""A former primary goes on as a secondary: what it has journalled and not published when its history was ended.
+"""A former primary continues as a secondary, with transactions that were unpublished when its history ended.
 
-Own transactions are published in the new history, and judged by the successor. What it has taken from other sites and
-judged since its last batch nobody has seen, so it never happened: those rows go back to what they were, own
-transactions are applied again without them, and the rest comes back from the successor as it judges it.
+Own transactions are published in the new history, and the successor judges them. No site has seen the transactions that
+it took and judged since its last batch, so they are undone: their rows are set back, own transactions are applied again
+without them, and the successor's judgement of them arrives later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def step_down(shared: Shared, state: MasterState) -> None:
         waiting = _waiting(shared)
         _refuse_what_only_a_primary_writes(shared, waiting, state)
         if any(_is_void(entry) for entry in waiting.transactions):
-            # What was taken and not published is not contained any more.
+            # Transactions that were taken and not published are no longer contained.
             contained = {history: tick for history, tick in state.vector.items() if history != state.history}
             site = replace(state.member, contained=contained, proofs=state.member.published)
             _rebuild(shared, waiting.transactions, replace(state, site=site))
@@ -55,7 +55,7 @@ def step_down(shared: Shared, state: MasterState) -> None:
             own_past.renew(shared, state)
 
 
-# Records that tell others of verdicts.
+# Records that report verdicts to other sites.
 _VERDICTS = (JournalledRefresh, RowRejected)
 
 
@@ -65,7 +65,7 @@ def _waiting(shared: Shared) -> Pending:
 
 
 def what_only_a_primary_writes(shared: Shared) -> str | None:
-    """Say what of the journal only a primary may publish; see `wlc.masters.contract.SiteSource`."""
+    """Describe journalled changes that only a primary may publish; see `wlc.masters.contract.SiteSource`."""
     return _what_only_a_primary_writes(_waiting(shared))
 
 
@@ -79,7 +79,7 @@ def _is_void(entry: JournalEntry) -> bool:
 
 
 def _is_kept(entry: JournalEntry) -> bool:
-    """Say whether a transaction is the site's own: what tells others of verdicts, and nothing else, is not."""
+    """Say whether a transaction is the site's own, rather than one that only reports verdicts."""
     return entry.origin is None and not (
         entry.records and all(isinstance(record, _VERDICTS) for record in entry.records)
     )
@@ -90,8 +90,8 @@ def _refuse_what_only_a_primary_writes(shared: Shared, waiting: Pending, state: 
     if what is not None:
         circle = state.member.circle
         raise FencedError(
-            f"{shared.path} is no primary any more, and holds a transaction that it has not published and that only"
-            f" the primary could: it {what}",
+            f"{shared.path} is no primary any more, and has an unpublished transaction that only a primary may "
+            f"publish: it {what}",
             hint=f"write that again at {circle.primary if circle else 'the primary'}; {_anew(shared, state)}",
             path=shared.path,
         )
@@ -109,14 +109,15 @@ def _what_only_a_primary_writes(waiting: Pending) -> str | None:
 
 
 def _rebuild(shared: Shared, entries: Sequence[JournalEntry], state: MasterState) -> None:
-    """Put the own ones of the journalled transactions onto what was published, in one transaction."""
+    """Rebase the own journalled transactions onto the published state, in one transaction."""
     try:
         parking.with_parked(shared, lambda: _put(shared, entries, state))
     except duckdb.ConstraintException as error:
         raise FencedError(
-            f"{shared.path} is no primary any more, and what it has not published does not fit what it has:"
+            f"{shared.path} is no primary any more, and its unpublished transactions do not apply to its published "
+            "state:"
             f" {str(error).splitlines()[0]}",
-            hint=f"copy the file aside; {_anew(shared, state)}, and write again what only the copy holds",
+            hint=f"copy the file aside; {_anew(shared, state)}, and write the rows that only the copy holds again",
             path=shared.path,
         ) from error
 
@@ -135,7 +136,7 @@ def _put(shared: Shared, entries: Sequence[JournalEntry], state: MasterState) ->
         connection.execute(f"DELETE FROM {quote(shared.catalog)}.wlc.entries")
         for table in found:
             lines.journal_images(connection, table, state.tick)
-            # Line 0 is what was published, not what is journalled.
+            # Line 0 restores the published state; it is not journalled.
             connection.execute(f"DELETE FROM {table.table.images} WHERE _tick = {state.tick}")
             lines.journal_reads(connection, table, state.tick)
         parking.write(connection, shared, found, order)
@@ -155,18 +156,18 @@ def _number(connection: duckdb.DuckDBPyConnection, kept: Sequence[JournalEntry])
 
 
 def _as_lines(connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int) -> LinesTable:
-    """Move what is journalled of a table into lines: 0 sets it back, those behind are of own transactions."""
+    """Move journalled rows of a table into lines: line 0 sets them back, later lines are own transactions."""
     made = lines.created(connection, place, number, has_reads=True)
     images, columns = place.table.images, ", ".join(place.table.columns)
     stored = list(zip(place.table.layout.stored, place.table.columns, strict=True))
-    # Images that cancel out stand for a row that was removed elsewhere and was not here.
+    # Images that cancel out represent a row that was removed elsewhere and was missing here.
     changed = (
         f"SELECT _tick, sum(_weight)::TINYINT AS _weight,"
         f" {', '.join(f'{any_sql(column.type, name)} AS {name}' for column, name in stored)} FROM {images}"
         f" WHERE abs(_weight) = 1 GROUP BY _tick, {', '.join(exact_sql(column.type, name) for column, name in stored)}"
         " HAVING sum(_weight) <> 0"
     )
-    # Of each row the first image: what was there before all, or that nothing was.
+    # The first image of each row: its original state, or its absence.
     connection.execute(
         f"INSERT INTO {made.lines} SELECT 0, -_weight, {columns} FROM ({changed})"
         f" QUALIFY row_number() OVER (PARTITION BY {made.keys} ORDER BY _tick, _weight) = 1"
@@ -184,7 +185,7 @@ def _as_lines(connection: duckdb.DuckDBPyConnection, place: TakenTable, number: 
 
 
 def _renumbered(kept: Sequence[JournalEntry], published: int, before: int) -> list[JournalEntry]:
-    """Give transactions the ticks behind another one; what one of them had seen when it began, too.
+    """Renumber transactions after another tick, and adjust what each had seen when it began.
 
     Args:
         kept: The transactions.
@@ -205,7 +206,7 @@ def _renumbered(kept: Sequence[JournalEntry], published: int, before: int) -> li
 def _add_entries(
     connection: duckdb.DuckDBPyConnection, shared: Shared, entries: Sequence[JournalEntry], found: Sequence[LinesTable]
 ) -> None:
-    """Journal the own transactions in the new history, with what they change now."""
+    """Journal the own transactions in the new history, with their present changes."""
     by_tick: dict[int, list[journal.JournalRecord]] = {}
     for table in found:
         counted: dict[int, dict[int, int]] = {}

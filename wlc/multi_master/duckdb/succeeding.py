@@ -1,9 +1,9 @@
-"""A site takes over as the primary: before it judges others, it judges what no primary has judged of its own.
+"""A site takes over as the primary: before it judges other sites, it judges its own unjudged transactions.
 
-Its rows are those of the former primary, over which it has written what that one has not read any more. So each row
-that such a transaction changed is looked at as the former primary has it, and judged by the former primary's log. Of
-what is rejected the rows are set back, in an own transaction, and a refresh tells them to the others: they may contain
-what the rejected change had collided with, and skip it when they read this site's log.
+Its rows are those of the former primary, overwritten by transactions that the former primary has not read. So each row
+that such a transaction changed is compared with the former primary's row, and judged by the former primary's log.
+Rejected rows are set back in an own transaction, and refreshed at the other sites: these may already contain the
+conflicting change, and skip it when they read this site's log.
 
 The transaction is journalled even if nothing was rejected: with it, the log says that the term has begun.
 """
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import Succession
 
 
-# So many transactions that do not fit are looked for one by one.
+# Maximum number of misfitting transactions that are searched one by one.
 _MISFITS = 5
 
 
 class _Fits(Exception):  # noqa: N818
-    """Ends an attempt that fits, so that nothing of it stays."""
+    """Ends a successful trial, so that it is rolled back."""
 
 
 def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
     """Lead the present term; see `wlc.masters.contract.SiteSource.take_over`. The caller holds the commit lock.
 
-    What is left of the own transactions may not fit without what is rejected: such a one is rejected, too.
+    An own transaction that violates a constraint without the rejected ones is rejected, too.
     """
     misfits: set[int] = set()
     while True:
@@ -63,8 +63,8 @@ def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile
             found = _next_misfits(shared, succession, fetch, misfits)
             if not found:
                 raise ReplayError(
-                    f"{shared.path} cannot take over as the primary: what no primary has judged of it cannot be set"
-                    f" back: {str(error).splitlines()[0]}",
+                    f"{shared.path} cannot take over as the primary: its unjudged transactions cannot be set back: "
+                    f"{str(error).splitlines()[0]}",
                     hint="delete the rows that refer to the one named, then: wlc site take SOURCE",
                 ) from error
             misfits |= found
@@ -75,10 +75,10 @@ def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile
 def _next_misfits(
     shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path], misfits: set[int]
 ) -> set[int]:
-    """Return the first own transaction that does not fit, and after some of these all that follow.
+    """Return the first own transaction that violates a constraint; after several of these, all that follow.
 
     Returns:
-        Their lines; none if the others would not fit either.
+        Their lines; empty if the remaining transactions violate constraints without them, too.
     """
 
     def fits(so_many: int) -> bool:
@@ -162,7 +162,7 @@ def _judge(
     fetch: Callable[[TableFile], Path],
     misfits: set[int],
 ) -> Judged:
-    """Judge own transactions as the former primary would have, and report and journal what is rejected."""
+    """Judge own transactions as the former primary would have, and report and journal rejections."""
     state = shared.require_state()
     site = state.member
     lineage = site.known_circle.lineage()
@@ -203,7 +203,7 @@ def _as_former(
     lineage: Lineage,
     number: int,
 ) -> LinesTable:
-    """Return a table of the step over the rows that the former primary has of its keys."""
+    """Return a step's table over the former primary's rows for its keys."""
     UnjudgedRows(connection, shared, expanded(judged, lineage), lineage).load(table.table)
     unjudged = relation_of(table.table)
     here, name = table.table, f'temp."wlc former {number}"'
@@ -224,7 +224,7 @@ def _as_former(
 
 
 def _set_back(connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int) -> LinesTable:
-    """Return as one line what a refresh makes of a table's rows here."""
+    """Return the effect of a refresh on a table's rows here, as one line."""
     made = lines.created(connection, place, number)
     images, columns = place.table.images, ", ".join(place.table.columns)
     connection.execute(

@@ -1,7 +1,7 @@
-"""What another site published is taken into a DuckDB master: rows, journal and position in one transaction.
+"""Taking a step of another site into a DuckDB master: rows, journal and position in one transaction.
 
-Users go on writing meanwhile. A take that meets their changes is rolled back and tried again; after that it keeps them
-from committing until it is done, so that it cannot starve.
+Users continue to write meanwhile. A take that conflicts with their changes is rolled back and retried; after several
+attempts it blocks their commits until it is done, so that it cannot starve.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     from wlc.multi_master.site_step import SiteStep
 
 
-# Attempts beside users who commit; the next one keeps them waiting.
+# Attempts beside users' commits; the next attempt blocks commits.
 _ATTEMPTS_BESIDE = 2
 
 
 @dataclass(slots=True)
 class Taking:
-    """What the steps of a round share.
+    """State shared by the steps of a round.
 
     Attributes:
         connection: Takes steps of rows, and has the window.
-        rows: How many row images were taken.
+        rows: Number of row images taken.
     """
 
     shared: Shared
@@ -69,7 +69,7 @@ class Taking:
 
 
 def take_beside_users(its: Taking, step: SiteStep, *, is_refused: bool = False) -> None:
-    """Take a step, or reject it if it breaks a constraint and there is a rule by which the primary may."""
+    """Take a step, or reject it if it violates a constraint and the primary may reject it by a rule."""
     _refuse_unknown_records(its.shared, step)
     attempt = _take_alone if step.is_alone else partial(_take_lines, is_refused=is_refused)
     for number in range(_ATTEMPTS_BESIDE + 1):
@@ -93,11 +93,11 @@ def remembered(shared: Shared, step: SiteStep) -> MasterState:
 
 def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
     if shared.is_in_mesh:
-        # Every site says of a row that was removed elsewhere and is not there that it is absent.
+        # Every site reports a row that was removed elsewhere and is missing as absent.
         return
     for each in step.transactions:
-        told = (record for record in each.transaction.records if isinstance(record, RowsRefreshed))
-        if not step.is_primary and not all(record.kept for record in told):
+        refreshes = (record for record in each.transaction.records if isinstance(record, RowsRefreshed))
+        if not step.is_primary and not all(record.kept for record in refreshes):
             state = shared.require_state()
             raise CorruptError(
                 f"site {step.site} has published a refresh, and is not the primary",
@@ -127,7 +127,7 @@ class _Attempt:
 
     @property
     def last(self) -> int:
-        return self.last_taken + bool(self.judged.told)
+        return self.last_taken + bool(self.judged.announcements)
 
     @property
     def last_taken(self) -> int:
@@ -148,7 +148,7 @@ def _take_lines(its: Taking, step: SiteStep, *, is_refused: bool = False) -> int
         found = unjudged_rows.keep(connection, shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
-        first = shared.new_ticks(step.transactions[-1].line + 1 + bool(judged.told))
+        first = shared.new_ticks(step.transactions[-1].line + 1 + bool(judged.announcements))
         attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
         for table in found:
             lines.journal_images(connection, table, first, is_primary=not step.is_primary)
@@ -168,10 +168,10 @@ def _take_lines(its: Taking, step: SiteStep, *, is_refused: bool = False) -> int
 
 
 def _count_overwritten(attempt: _Attempt) -> None:
-    """Count at a secondary the rows that other sites' changes replace, which had been something else here."""
+    """Count, at a secondary, differing rows that other sites' changes replace."""
     shared, connection = attempt.shared, attempt.connection
     state = shared.require_state()
-    # Whoever never writes has nothing to lose.
+    # A site that never writes loses no rows.
     if attempt.step.is_primary and (state.member.own or shared.last_tick > state.tick):
         rows = sum(rejected_rows.count_overwritten(connection, table, attempt.first) for table in attempt.tables)
         if rows:
@@ -180,16 +180,16 @@ def _count_overwritten(attempt: _Attempt) -> None:
 
 
 def _write_own_rejected(attempt: _Attempt, present: Mapping[Name, TakenTable]) -> None:
-    """Write at a secondary what the primary says that it rejected of the secondary's own transactions."""
+    """Write, at a secondary, the rows of its own transactions that the primary reports as rejected."""
     shared, step = attempt.shared, attempt.step
-    if told := own_rejected(shared, step):
+    if rejected := own_rejected(shared, step):
         tables = {name: each.table for name, each in present.items()}
         where = Detection(shared.catalog, step.site, shared.require_state().member.name, utc_now())
-        rejected_rows.write_told(attempt.connection, where, told, tables)
+        rejected_rows.write_reported(attempt.connection, where, rejected, tables)
 
 
 def own_rejected(shared: Shared, step: SiteStep) -> list[tuple[datetime, RowRejected]]:
-    """Return the own rows that were rejected where a step comes from, with the time."""
+    """Return the own rows that the step's site rejected, with the time."""
     site = shared.require_state().member
     if not step.is_primary or site.circle is None:
         return []
@@ -203,7 +203,7 @@ def own_rejected(shared: Shared, step: SiteStep) -> list[tuple[datetime, RowReje
 
 
 def _refuse_keyless(shared: Shared, step: SiteStep, tables: Sequence[LinesTable]) -> None:
-    """Refuse rows that only the primary may write; in a mesh they come through any site, with their author."""
+    """Refuse rows that only the primary may write; in a mesh, any site may pass them on, with their author."""
     if shared.is_in_mesh:
         return
     for name in (table.table.name for table in tables if not table.key):
@@ -216,7 +216,7 @@ def _refuse_keyless(shared: Shared, step: SiteStep, tables: Sequence[LinesTable]
 
 
 def _commit(attempt: _Attempt) -> None:
-    """Settle the ticks, journal the transactions and commit, while nobody else commits."""
+    """Assign the final ticks, journal the transactions and commit, under the commit lock."""
     shared, connection = attempt.shared, attempt.connection
     with shared.commit_lock:
         for table in attempt.tables:
@@ -236,7 +236,7 @@ def _commit(attempt: _Attempt) -> None:
 
 
 def _settle_ticks(attempt: _Attempt) -> None:
-    """Move the ticks of the step behind those that were committed meanwhile."""
+    """Move the ticks of the step after those committed meanwhile."""
     shared, old, last = attempt.shared, attempt.first, attempt.last
     judging.move_refresh(attempt.connection, shared.catalog, attempt.judged, last)
     if old > shared.last_tick:
@@ -248,7 +248,7 @@ def _settle_ticks(attempt: _Attempt) -> None:
 
 
 def _add_entries(attempt: _Attempt, committed: datetime) -> None:
-    """Journal every transaction under its origin, those that change nothing here, too."""
+    """Journal every transaction under its origin, even without changes here."""
     records = _records(attempt)
     entries = []
     for each in attempt.step.transactions:
@@ -257,8 +257,8 @@ def _add_entries(attempt: _Attempt, committed: datetime) -> None:
         started, proof = min(its.started, committed), attempt.step.proof if is_last else None
         entry = JournalEntry(tick, its.user, started, committed, tuple(records.get(tick, ())), each.origin, None, proof)
         entries.append(entry)
-    if attempt.judged.told:
-        entries.append(JournalEntry(attempt.last, user(), committed, committed, attempt.judged.told))
+    if attempt.judged.announcements:
+        entries.append(JournalEntry(attempt.last, user(), committed, committed, attempt.judged.announcements))
     journal.add_entries(attempt.connection, attempt.shared.catalog, entries)
 
 
@@ -273,7 +273,7 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
         for tick, weight, rows in counts:
             by_tick.setdefault(tick, {})[weight] = rows
         for tick, rows in by_tick.items():
-            # Those behind are of the refresh, which lists its records itself.
+            # Later ticks belong to the refresh, which lists its own records.
             is_taken, is_kept = tick <= attempt.last_taken, table.kept is not None
             found.setdefault(tick, []).extend(records_of(table.table, rows, is_kept=is_kept) if is_taken else ())
     return found
@@ -295,7 +295,7 @@ def records_of(table: CapturedTable, rows: Mapping[int, int], *, is_kept: bool =
 
 
 def _take_alone(its: Taking, step: SiteStep) -> int:
-    """Take a transaction that changes the schema or clears a table as if it were run here."""
+    """Take a transaction that changes the schema or clears a table by running it here."""
     (each,) = step.transactions
     shared = its.shared
     with shared.root.cursor() as raw:
@@ -318,7 +318,7 @@ def run_alone(
     fetch: Callable[[TableFile], Path],
     taking: TakenEntry,
 ) -> int:
-    """Run a transaction that changes the schema or clears a table, and journal it as this module says."""
+    """Run a transaction that changes the schema or clears a table, and journal it under its origin."""
     (each,) = step.transactions
     rows = 0
     session = CaptureSession(raw, shared)
@@ -354,7 +354,7 @@ def _run_schema_change(
     raw: duckdb.DuckDBPyConnection, session: CaptureSession, catalog: str, ddl: Ddl, site: str
 ) -> None:
     if ddl.kind.endswith(" TRIGGER"):
-        # What a trigger does is published as rows; here it would do it again.
+        # The site publishes its triggers' effects as rows; a trigger here would repeat them.
         return
     if ddl.dialect != "duckdb" or not settings.is_allowed(ddl.settings):
         raise UnsupportedError(f"site {site} has published a schema change that cannot be run here: {ddl.statement}")

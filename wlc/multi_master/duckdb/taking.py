@@ -1,7 +1,7 @@
-"""Steps of another site's log are taken in turn: in halves where a whole one does not fit, or with what follows.
+"""Taking the steps of another site's log in order: whole, in halves, or together with later ones.
 
-Rows that an open transaction of a user has deleted cannot be deleted by anybody else before it ends: a step is taken in
-halves up to the transaction that changes one of these.
+Rows that a user's open transaction has deleted cannot be deleted before it ends: a step is taken in halves up to the
+first transaction that changes such a row.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from wlc.masters.master_state import MasterState
 
 
-# So many transactions, and row images, are taken together at most with one that does not fit alone.
+# Maximum number of transactions, and of row images, that are taken together with one that does not fit alone.
 _FOLLOWING, _FOLLOWING_ROWS = 1_000, 100_000
 
 
 class _MisfitError(Exception):
-    """A transaction breaks a constraint, and may fit with those that follow.
+    """A transaction violates a constraint, and may fit together with later ones.
 
     Attributes:
-        left: It, and all that follows of the step.
-        error: What to report if nothing else follows.
+        left: The transaction and the rest of the step.
+        error: The error to report if no transaction follows.
     """
 
     def __init__(self, left: SiteStep, error: ReplayError) -> None:
@@ -87,10 +87,10 @@ def _take(its: Taking, step: SiteStep, misfit: _MisfitError | None) -> None:
 
 
 def _refuse_taken(shared: Shared, step: SiteStep) -> None:
-    """Refuse a step of which another round has taken some meanwhile: each transaction is taken once.
+    """Refuse a step that another round has partly taken meanwhile: each transaction is taken once.
 
     Raises:
-        UnavailableError: It has.
+        UnavailableError: Another round has taken some.
     """
     site = shared.require_state().member
     if any(each.origin.tick <= site.contained.get(each.origin.history, 0) for each in step.transactions):
@@ -100,18 +100,18 @@ def _refuse_taken(shared: Shared, step: SiteStep) -> None:
 
 
 def _take_in_turn(its: Taking, steps: Sequence[SiteStep], misfit: _MisfitError | None = None) -> None:
-    """Take steps one after the other, and one that does not fit together with as many as it needs of those behind it.
+    """Take steps in order; join a step that does not fit with as many later ones as it needs.
 
-    What a primary had committed before it became that may not fit others, who contain what it gave way to: it sets it
-    back in a later transaction.
+    A primary's transactions from before its term may not fit at other sites, which contain the rows that won: the
+    primary sets them back in a later transaction.
 
     Args:
         its: The round.
         steps: Steps that can be joined.
-        misfit: Why the first one does not fit alone, if it does not.
+        misfit: The error of the first step alone, if it does not fit.
 
     Raises:
-        _MisfitError: What is left does not fit.
+        _MisfitError: The rest does not fit.
     """
     left = list(steps)
     while left:
@@ -130,12 +130,12 @@ def _take_in_turn(its: Taking, steps: Sequence[SiteStep], misfit: _MisfitError |
 
 
 def _take_together(its: Taking, misfit: _MisfitError, following: SiteStep) -> SiteStep:
-    """Take what does not fit alone with as many transactions as it needs of those behind it; return the others.
+    """Take a transaction that does not fit alone with as many later ones as it needs; return the remaining ones.
 
     Raises:
         _MisfitError: It does not fit with any number of them.
     """
-    # Where only the position moves, what did not fit leads there.
+    # A step that only moves the position is taken with the misfit before it.
     for count in group_sizes(max(min(len(following.transactions), _FOLLOWING), 1)):
         more, rest = _cut(following, count, misfit.left, its.shared.require_state())
         with suppress(_MisfitError):
@@ -145,7 +145,7 @@ def _take_together(its: Taking, misfit: _MisfitError, following: SiteStep) -> Si
 
 
 def _cut(step: SiteStep, count: int, before: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
-    """Cut a step behind its first transactions, given what is taken with them."""
+    """Cut a step after its first transactions."""
     first, second = step.transactions[:count], step.transactions[count:]
     contained = raised(state.member.contained, (each.origin for each in (*before.transactions, *first)))
     rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
@@ -156,9 +156,9 @@ def _cut(step: SiteStep, count: int, before: SiteStep, state: MasterState) -> tu
 
 
 def _take_or_halve(its: Taking, step: SiteStep) -> None:
-    """Take a step; one that breaks a constraint as a whole, or meets a user's open transaction, is taken in halves.
+    """Take a step, in halves if it violates a constraint as a whole or conflicts with a user's open transaction.
 
-    If a batch cannot be taken at all, those before it are.
+    If a batch cannot be taken, the batches before it are.
 
     Raises:
         UnavailableError: A user's open transaction has changed rows of the first transaction that is not taken.
@@ -185,11 +185,11 @@ def _take_or_halve(its: Taking, step: SiteStep) -> None:
 def _take_fitting(its: Taking, step: SiteStep) -> None:
     """Take a step of one transaction, or of several that fit only together.
 
-    The primary rejects a transaction that breaks a constraint, and a secondary gives way to it.
+    The primary rejects a transaction that violates a constraint, and a secondary evicts its own rows for it.
 
     Raises:
         UnavailableError: A user's open transaction has changed its rows.
-        _MisfitError: It breaks a constraint, and neither helps.
+        _MisfitError: It violates a constraint, and neither resolves that.
     """
 
     def attempt() -> None:
@@ -203,13 +203,13 @@ def _take_fitting(its: Taking, step: SiteStep) -> None:
             attempt()
             return
         except duckdb.ConstraintException:
-            # Whatever one site of a mesh did alone would keep it apart from the others.
+            # In a mesh, a site that resolved the conflict alone would diverge from the others.
             if its.shared.is_in_mesh or not (step.is_primary or len(step.transactions) == 1):
                 raise
         if not step.is_primary:
             take_step.take_beside_users(its, step, is_refused=True)
             return
-        # What was evicted may bring something else into the way.
+        # An eviction may cause further conflicts.
         while eviction.evict(its.shared, step, its.fetch):
             with suppress(duckdb.ConstraintException):
                 attempt()
@@ -217,13 +217,13 @@ def _take_fitting(its: Taking, step: SiteStep) -> None:
         attempt()
     except duckdb.TransactionException as error:
         raise UnavailableError(
-            f"an open transaction of {its.shared.path} has changed rows that {_told(step)} changes",
+            f"an open transaction of {its.shared.path} has changed rows that {_shown(step)} changes",
             hint="commit it or roll it back, then take again",
             path=its.shared.path,
         ) from error
     except duckdb.ConstraintException as error:
         report = ReplayError(
-            f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
+            f"{_shown(step)} does not fit this database: {str(error).splitlines()[0]}",
             hint=judging.how_to_fit(its.shared, step, str(error)),
         )
         report.__cause__ = error
@@ -231,13 +231,13 @@ def _take_fitting(its: Taking, step: SiteStep) -> None:
 
 
 def _is_constrained_between(its: Taking, step: SiteStep) -> bool:
-    """Say whether a batch of a step could break a constraint that the end of the step keeps: it is judged by itself."""
+    """Say whether a single batch of a step, judged alone, could violate a constraint that the whole step satisfies."""
     records = (record for each in step.transactions for record in each.transaction.records)
     changed = {record.table for record in records if isinstance(record, Change | RowsRefreshed)}
     return not changed.isdisjoint(taken_tables.constrained(its.connection, its.shared.catalog))
 
 
-def _told(step: SiteStep) -> str:
+def _shown(step: SiteStep) -> str:
     origin = step.transactions[0].origin
     return f"tick {origin.tick} of history {origin.history}, which site {step.site} published,"
 

@@ -1,14 +1,14 @@
-"""The rows of a secondary that its own transactions have changed last, and that the primary has not judged yet.
+"""Unjudged rows: a secondary's rows that its own transactions changed last and the primary has not judged yet.
 
-They are read from what is journalled and from the secondary's own log, as far as the primary has not seen it.
+They are read from the journal and from the part of the secondary's own log that the primary has not seen.
 
-What the primary tells of such a row in a table that nobody judges is older than the row, and does not replace it: the
-own transaction is accepted when the primary takes it, and stands behind what it told. That holds for a refresh, and for
-what the secondary had committed itself before it was restored from a backup. What other sites write is applied as it
-comes: nothing is promised of a row that several sites write without a rule.
+In a table without a rule, the primary's value of such a row is older than the row and does not replace it: the primary
+will accept the own transaction when it takes it. This applies to a refresh, and to the secondary's own commits from
+before it was restored from a backup. Changes of other sites are applied as they arrive: rows that several sites write
+without a rule have no guarantee.
 
-What was told is noted as images that change nothing: should the row have to go back, because it is in the way of what
-others write, or its transaction is rejected after all, it goes back to that.
+The primary's values are stored as images that change nothing: if the row must be set back, because it conflicts with
+other rows or its transaction is rejected, it gets that value.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class UnjudgedRows:
     Attributes:
         connection: In a transaction.
         shared: A secondary.
-        past: What the primary has judged, with all that it implies.
-        lineage: What vectors leave out.
+        past: The expanded vector that the primary has judged.
+        lineage: Restores histories that vectors leave out.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -66,16 +66,16 @@ class UnjudgedRows:
     lineage: Lineage
 
     def load(self, table: CapturedTable, kept: str | None = None) -> str | None:
-        """Find those of a table.
+        """Find the unjudged rows of a table.
 
         Args:
             table: The table.
-            kept: What a step that is not taken yet tells of such rows, see `keep`.
+            kept: The values of such rows in a step that is not taken yet, see `keep`.
 
         Returns:
             A relation, see `relation_of`, with the key's columns as in image tables, the last own transaction that
-            changed the row, `tick`, and what the row is at the primary: `had`, and the other columns. None if there are
-            no such rows.
+            changed the row, `tick`, and the primary's row: `had`, and the other columns. None if there are no such
+            rows.
         """
         columns = "".join(f", c{n} {storage_type(column.type)}" for n, column in enumerate(table.layout.stored))
         self.connection.execute(
@@ -87,7 +87,7 @@ class UnjudgedRows:
             self.connection.execute(f"INSERT INTO {_OWN} SELECT {2**62} + _line, false, * EXCLUDE (_line) FROM {kept}")
         found, keys = relation_of(table), [f"c{place}" for place in table.layout.key_places]
         listed, others = ", ".join(keys), [column for column in table.columns if column not in keys]
-        # The last of what was told since the first own change counts, or else what was there before that.
+        # The primary's last value since the first own change counts, otherwise the row before that change.
         self.connection.execute(
             f"""
             CREATE OR REPLACE TEMP TABLE {bare(found)} AS
@@ -146,13 +146,13 @@ class UnjudgedRows:
             if batch.first <= judged + 1:
                 return
             if batch.parent is not None:
-                # A site that was restored from a backup does not hold what came after that in the history before.
+                # A site restored from a backup lacks the later transactions of its former history.
                 last = batch.parent.tick
             number -= 1
 
 
 def _weights(batch: Batch) -> dict[str, str]:
-    """Return for the data files that are looked at an expression for the weight that their rows have in a journal."""
+    """Return, for the data files to read, an expression for the journal weight of their rows."""
     found: dict[str, str] = {}
     for record in (record for each in batch.transactions for record in each.records):
         if isinstance(record, Change):
@@ -170,7 +170,7 @@ def relation_of(table: CapturedTable) -> str:
 def keep(
     connection: duckdb.DuckDBPyConnection, shared: Shared, step: SiteStep, tables: Sequence[LinesTable]
 ) -> list[LinesTable]:
-    """Move out of a step of the primary what is older than own rows of tables that nobody judges.
+    """Remove values older than own rows from a step of the primary, for tables without a rule.
 
     Args:
         connection: In the transaction of the step.
@@ -179,14 +179,14 @@ def keep(
         tables: Its lines.
 
     Returns:
-        The same; of a table with such rows `kept` is what was told of them, as images of the journal.
+        The lines; for a table with such rows, `kept` holds the removed values as images of the journal.
     """
     state = shared.require_state()
     site = state.site
     if site is None or site.circle is None or not step.is_primary or shared.is_in_mesh:
         return list(tables)
     if not site.own and shared.last_tick <= state.tick:
-        # Whoever never writes has nothing to keep.
+        # A site that never writes has no own rows.
         return list(tables)
     own = {each.history for each in site.circle.site(site.name).histories}
     older = [each for each in step.transactions if _is_older(each, own)]
@@ -197,10 +197,10 @@ def keep(
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE {bare(_JUDGED)} AS SELECT unnest($1::BIGINT[]) AS line,"
         " unnest($2::BIGINT[]) AS tick",
-        # Ticks of a later history are greater than all that were seen of those before.
+        # Ticks of a later history are greater than all ticks of earlier ones that any site has seen.
         [[each.line for each in older], [max(past.get(history, 0) for history in own) for past in pasts]],
     )
-    # What the primary contains never falls.
+    # The primary's vector never falls.
     rows = UnjudgedRows(connection, shared, pasts[0], lineage)
     return [_kept(rows, table) if table.key and not _is_judged(site.circle, table) else table for table in tables]
 
@@ -232,7 +232,7 @@ def _kept(rows: UnjudgedRows, table: LinesTable) -> LinesTable:
 
 
 def journal_kept(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> None:
-    """Write what was told of rows that stay as they are into the image table, after the step itself."""
+    """Write the primary's values of kept rows into the image table, after the step itself."""
     if found.kept is not None:
         images, columns = found.table.images, ", ".join(found.table.columns)
         connection.execute(
@@ -241,10 +241,10 @@ def journal_kept(connection: duckdb.DuckDBPyConnection, found: LinesTable, befor
 
 
 def _is_older(transaction: SiteTransaction, own: set[str]) -> bool:
-    """Say whether the primary tells what rows are, or passes on what this site had committed and does not hold."""
+    """Say whether a transaction is a refresh, or one of this site's own that a restore has removed here."""
     records = transaction.transaction.records
-    told = any(isinstance(record, RowsRefreshed) and not record.kept for record in records)
-    return told or transaction.origin.history in own
+    is_refresh = any(isinstance(record, RowsRefreshed) and not record.kept for record in records)
+    return is_refresh or transaction.origin.history in own
 
 
 def _is_judged(circle: Circle, table: LinesTable) -> bool:

@@ -1,14 +1,14 @@
-"""Which changes of another site the primary rejects, because it has changed the same rows concurrently.
+"""Verdicts of the primary: it rejects changes of another site to rows that it has changed concurrently.
 
 A change of a row is in conflict if the window has a line on the row's key whose name the change's past does not contain
-(see `conflict_window`), if it adds a row that is there, or if it changes or removes a row that is not there. Of
-a table with the rule `epoch` the change of that row is rejected; of a table with the rule `epoch_trans` the whole
-transaction, with its rows in tables of any rule. A row that was rejected is in conflict for all later transactions of
-the step: they were made from an image that the primary does not have. Earlier transactions stay accepted.
+(see `conflict_window`), if it adds an existing row, or if it changes or removes a missing row. With the rule `epoch`,
+the change of that row is rejected; with `epoch_trans`, the whole transaction, with its rows in tables of any rule. A
+rejected row is in conflict for all later transactions of the step: they are based on an image that the primary does not
+have. Earlier transactions stay accepted.
 
-A row of any other table is accepted with its transaction. If its author had not seen that the primary had refreshed it,
-as a part of a transaction that was rejected as a whole, he takes that refresh over what was accepted. So the row is
-refreshed once more.
+A row of any other table is accepted with its transaction. If its author had not seen the primary's refresh of the row
+(as a part of a wholly rejected transaction), the refresh would overwrite the accepted change at the author. So the row
+is refreshed once more.
 
 All of it is decided by SQL over whole steps, in temporary tables:
 
@@ -78,13 +78,13 @@ class StepTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One transaction of a step, and what its author had seen.
+    """One transaction of a step with its author's knowledge.
 
     Attributes:
         line: Its number in the step.
         origin: Where it was first committed.
-        past: What its site contained just before it.
-        reads_past: What its site contained when it began; the same if omitted.
+        past: Its site's vector just before it.
+        reads_past: Its site's vector when it began; the same if omitted.
     """
 
     line: int
@@ -95,12 +95,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What is rejected of a step.
+    """The rejections in a step.
 
     Attributes:
-        lines: Numbers of the transactions that are rejected as a whole.
-        counts: Per rule and name what counters rise by.
-        has_missed: Rows have to be refreshed once more, though nothing of them is rejected.
+        lines: Numbers of wholly rejected transactions.
+        counts: Increments of counters, by rule and name.
+        has_missed: Some rows must be refreshed again although they are not rejected.
     """
 
     lines: frozenset[int] = frozenset()
@@ -122,7 +122,7 @@ def judge(
     *,
     foreign: Collection[str] | None = None,
 ) -> Verdicts:
-    """Decide what of a step is rejected; the relations of the step stay as they are.
+    """Decide which changes of a step are rejected; the relations of the step are not changed.
 
     Args:
         connection: In the transaction that applies the step, with a window.
@@ -138,7 +138,7 @@ def judge(
         return Verdicts()
     _note_pasts(connection, seen)
     create_touched(connection)
-    # Rows of tables without a rule matter only where a transaction can be rejected as a whole, or was.
+    # Rows of tables without a rule matter only if a whole transaction can be, or was, rejected.
     has_whole = refused or foreign is not None or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
     for place, table in enumerate(tables):
         if judged[place] or (has_whole and _is_keyed(table)):
@@ -160,7 +160,7 @@ def _is_keyed(table: StepTable) -> bool:
 
 
 def _note_pasts(connection: duckdb.DuckDBPyConnection, seen: Sequence[Seen]) -> None:
-    """Note what the authors had seen, where it changes; a site's own ticks need no mention after the first."""
+    """Record the authors' vectors when they change; a site's own ticks are omitted after the first."""
     rows: list[tuple[int, bool, str, int]] = []
     for is_read in (False, True):
         last: dict[str, int] = {}
@@ -177,8 +177,8 @@ def _note_pasts(connection: duckdb.DuckDBPyConnection, seen: Sequence[Seen]) -> 
 
 
 def contained_by_all(seen: Sequence[Seen]) -> dict[str, int]:
-    """Return what the authors of all transactions had seen, whether they read it or changed something after it."""
-    # What a site contains never falls.
+    """Return the vector that the authors of all transactions had seen, for reads and changes."""
+    # A site's vector never falls.
     least = dict(seen[0].past) if seen else {}
     for each in seen:
         if each.reads_past is not None:
@@ -199,7 +199,7 @@ def create(
 
 
 def _reads_past(seen: Seen) -> Vector:
-    """What reads had seen. Of its own history a site knows how its transactions were ordered."""
+    """The vector of reads. A site knows the order of transactions in its own history."""
     if seen.reads_past is None:
         return seen.past
     own = seen.origin.history
@@ -207,7 +207,7 @@ def _reads_past(seen: Seen) -> Vector:
 
 
 def create_touched(connection: duckdb.DuckDBPyConnection) -> None:
-    """Begin the list of what a step touches."""
+    """Create the empty list of a step's touched rows."""
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc touched" (place INTEGER, rule VARCHAR, whole_table UHUGEINT, key UHUGEINT,'
         " line BIGINT, had BOOLEAN, has BOOLEAN, found BOOLEAN, is_read BOOLEAN)"
@@ -215,7 +215,7 @@ def create_touched(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def touch(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, rule: str) -> None:
-    """Note which rows of a table the transactions of the step touch, and whether the primary has them."""
+    """List a table's rows that the transactions of the step touch, and whether the primary has them."""
     table = step.table
     keys = ", ".join(key_names(table))
     changed = "bool_or(_weight < 0) AS had, bool_or(_weight > 0) AS has, false AS is_read"
@@ -263,7 +263,7 @@ _LINES = (
 
 
 def _find_conflicts(connection: duckdb.DuckDBPyConnection) -> None:
-    """List the rows that are in conflict with what the primary has done before the step."""
+    """List the rows in conflict with the primary's changes before the step."""
     met = (
         "SELECT t.place, t.key, t.line, t.is_read, w.history, w.tick FROM touched AS t JOIN lines AS w ON w.key = {key}"
     )
@@ -305,7 +305,7 @@ def _find_missed(connection: duckdb.DuckDBPyConnection, foreign: Collection[str]
 
 
 def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -> None:
-    """Reject transactions as a whole, and whatever touches the rows that they changed, until nothing is added."""
+    """Reject whole transactions, and later changes of their rows, repeatedly until no rejection is added."""
     create(connection, REFUSED, ("line BIGINT", "cause VARCHAR"), list(refused.items()))
     # The row is absent at the primary before this transaction, as long as nothing spoilt it.
     connection.execute(
@@ -329,7 +329,7 @@ def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -
 
 
 def _spoil_new(connection: duckdb.DuckDBPyConnection) -> None:
-    """Spoil the rows of the transactions refused last, and find the transactions that touch them later."""
+    """Mark the rows of the last refused transactions as spoilt, and find later transactions that touch them."""
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc newly spoilt" AS SELECT s.place, s.key, min(s.line) AS line'
         f' FROM "wlc spoiling" AS s JOIN {_NEW} USING (line) GROUP BY ALL'
@@ -340,7 +340,7 @@ def _spoil_new(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _refuse_new(connection: duckdb.DuckDBPyConnection, spoilt: str) -> None:
-    """Refuse what touches spoilt rows later, besides what is newly refused already."""
+    """Refuse later transactions that touch spoilt rows, in addition to the newly refused ones."""
     connection.execute(
         f"INSERT INTO {_NEW} SELECT DISTINCT t.line FROM {TOUCHED} AS t JOIN ({spoilt}) AS s"
         f" ON s.place = t.place AND s.key = t.key AND s.line < t.line WHERE t.rule = {literal(EPOCH_TRANS)}"
@@ -356,7 +356,7 @@ def _refuse_new(connection: duckdb.DuckDBPyConnection, spoilt: str) -> None:
 
 
 def list_rejected(connection: duckdb.DuckDBPyConnection) -> None:
-    """List every rejected row with what is reported of it."""
+    """List every rejected row with the data for its report."""
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE "wlc rejected" AS

@@ -139,8 +139,8 @@ def _staying(connection: Connection, workshop: Workshop, net: NetChange) -> tupl
 
 def _differs(column: Column) -> str:
     old, new = (f"{alias}.{quote(file_column(column.name))}" for alias in "on")
-    distinctions = fold.tell_apart(column, old)
-    exact = f" OR {distinctions} IS DISTINCT FROM {fold.tell_apart(column, new)}" if distinctions else ""
+    distinctions = fold.distinguishing_sql(column, old)
+    exact = f" OR {distinctions} IS DISTINCT FROM {fold.distinguishing_sql(column, new)}" if distinctions else ""
     return f"{old} IS DISTINCT FROM {new}{exact}"
 
 

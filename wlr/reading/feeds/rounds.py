@@ -21,7 +21,7 @@ from wlc.farm.parameters import command_words, takes
 from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
 from wlc.farm.store import MissingError
 from wlc.farm.store.options import remembered
-from wlc.tiers.attaching import read_through, say_paused
+from wlc.tiers.attaching import read_through, register_paused
 from wlc.tiers.attachment import attachment_of, detach, place_of, register_reader
 from wlr.reading.feeds.options import BYTES_MAX, FeedOptions
 from wlr.replay import log_reader
@@ -203,7 +203,7 @@ class _Feeding:
         paths.feed_lease_path(self._name)  # Refuses an invalid name.
         state = self._known()
         if state is not None and state.is_paused:
-            say_paused(self._database, feed_reader(state), state.attachment, keepalive)
+            register_paused(self._database, feed_reader(state), state.attachment, keepalive)
             return self._result(state)
         attachment = self._attachment(state, reads)
         try:

@@ -333,7 +333,7 @@ def write_passing(
 def _netted(layout: Layout, images: str) -> str:
     """Select images without those that cancel out within one transaction."""
     columns = [quote(file_column(column.name)) for column in layout.stored]
-    distinctions = (fold.tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
+    distinctions = (fold.distinguishing_sql(c, quote(file_column(c.name))) for c in layout.stored)
     summed = (
         f'SELECT _tick, {", ".join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS "dbfarm sum" FROM ({images})'
         f" GROUP BY {', '.join(['_tick', *columns, *filter(None, distinctions)])} HAVING sum({WEIGHT}) <> 0"
