@@ -370,6 +370,7 @@ class Batch:
         own: Last tick up to `last` that has records and no origin.
         handover: To whom the primary's role went; only in the last batch of its history.
         taken: The newest position read in each other site's log.
+        continues: The history continues its parent's at that tick: no row changed in between. Only a promotion says so.
     """
 
     database: str
@@ -391,6 +392,7 @@ class Batch:
     own: int | None = None
     handover: Handover | None = None
     taken: tuple[Taken, ...] = ()
+    continues: bool = False
 
     @property
     def clock(self) -> datetime | None:
