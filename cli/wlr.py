@@ -38,6 +38,7 @@ from .options import (
 )
 from .output import Fields, Lines, Listing, Report, for_person, record
 from .progress import working
+from .promotion import COMMANDS as PROMOTION_COMMANDS
 from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
 from .serving import serve, unit
@@ -50,7 +51,7 @@ app = new_app(
     {
         "Replicate": ("replicate", "switch", "pause", "resume", "beat", "drop"),
         "Look": ("status", "tick", "clock", "files", "attach"),
-        "Check and mend": ("verify", "repair", "drill", "accept", "retry", "unlock", "lock", "prune"),
+        "Check and mend": ("verify", "repair", "drill", "promote", "accept", "retry", "unlock", "lock", "prune"),
         "Changes of rows": ("feed", "changes", "diff"),
         "As a service": ("serve", "unit"),
     },
@@ -239,7 +240,7 @@ def prune(
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
 
 
-for _function, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
+for _function, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *PROMOTION_COMMANDS, *ROW_COMMANDS):
     command(app, example=_example)(_function)
 command(app, example="wlr serve /etc/dbfarm/dbfarm.toml", goes_on=True)(serve)
 command(app, example="wlr unit /etc/dbfarm/dbfarm.toml --install")(unit)

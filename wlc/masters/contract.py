@@ -380,12 +380,12 @@ class Source(ABC):
     # Becoming a master
 
     @abstractmethod
-    def check(self) -> None:
-        """Refuse what cannot be captured, before anything is changed."""
+    def check(self, *, is_replica: bool = False) -> None:
+        """Refuse what cannot be captured, before anything is changed; and a replica, unless it is to be a master."""
 
     @abstractmethod
     def install(self, state: MasterState) -> None:
-        """Create what the capture needs, in place of what an earlier history left, and remember `state`."""
+        """Create what the capture needs, in place of what a history or a replica left, and remember `state`."""
 
     @abstractmethod
     def has_objects(self) -> bool:
