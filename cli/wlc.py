@@ -286,7 +286,14 @@ def snapshot(
 
 
 @command(app, example="wlc stop sales.duckdb")
-def stop(source: Source, storage_option: StorageOptions = None) -> Report:
+def stop(
+    source: Source,
+    rest_to: Annotated[
+        str | None,
+        typer.Option(metavar="FARM", help="Of a master that was fenced off: publish the rest into a farm of its own."),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
     """Publish the rest and end the history.
 
     Later writes are not captured; wlc master makes the database a master again, with a new snapshot.
@@ -295,7 +302,7 @@ def stop(source: Source, storage_option: StorageOptions = None) -> Report:
 
     options = storage_options(storage_option)
     with working("publishing the rest"):
-        return record(wlc.stop(source, storage_options=options))
+        return record(wlc.stop(source, rest_to=rest_to, storage_options=options))
 
 
 @command(app, example="wlc repair sales.duckdb")

@@ -17,6 +17,7 @@ from tests.new_master import new_master
 from tests.oracle import file_contents
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.history import entries
 from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
@@ -101,14 +102,60 @@ def test_the_former_master_is_fenced_off(shop: Shop) -> None:
     connection = wlc.connect(shop.master)
     wlr.promote(shop.copy)
     connection.execute("INSERT INTO t VALUES (nextval('s'), 'late')")
-    with pytest.raises(FencedError):
+    with pytest.raises(
+        FencedError, match=f"a copy, {shop.copy} on .* is the master of shop since 20.* promoted it"
+    ) as caught:
         wlc.flush(shop.master)
-    with pytest.raises(FencedError):
+    assert f"wlc stop {shop.master} --rest-to FOLDER" in str(caught.value.hint)
+    with pytest.raises(FencedError, match="is the master of shop since"):
         connection.execute("INSERT INTO t VALUES (nextval('s'), 'later')")
     with pytest.raises(FencedError):
         connection.close()
     shop.write(shop.copy, "b")
     assert words(shop.copy) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [None, "create_config", "publish", "publish_snapshot"])
+def test_what_the_former_master_did_not_publish_is_kept(
+    shop: Shop, dies: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.replicate("copy.duckdb")
+    end = wlc.tick(shop.url)
+    shop.lose_master()
+    wlr.promote(shop.copy)
+    connection = wlc.connect(shop.find_master())
+    connection.execute("INSERT INTO t VALUES (nextval('s'), 'b')")
+    with pytest.raises(FencedError):
+        connection.close()
+    rest = shop.folder / "rest"
+    if dies is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(FarmDatabase, dies, _die)
+            with pytest.raises(RuntimeError):
+                wlc.stop(shop.master, rest_to=rest)
+    before = shop.database.config(), shop.database.batch_numbers()
+    done = wlc.stop(shop.master, rest_to=rest)
+    assert (done.state, done.farm, done.tick) == ("stopped", str(rest / "shop"), end + 1)
+    kept = shop.folder / "kept.duckdb"
+    wlr.replicate(done.farm, into=kept)
+    assert words(kept) == [(1, "a"), (2, "b")]
+    listed = [(found.transaction.tick, found.what) for found in entries(open_database(done.farm))]
+    assert listed[-2:] == [(end + 1, "change"), (end + 1, "sequence")]
+    assert wlr.verify_farm(done.farm, full=True).problems == ()
+    assert (shop.database.config(), shop.database.batch_numbers()) == before
+
+
+def _die(*_: object, **__: object) -> None:
+    raise RuntimeError
+
+
+@pytest.mark.slow
+def test_only_a_master_that_was_fenced_off_keeps_its_rest(shop: Shop) -> None:
+    with pytest.raises(InvalidError, match="where the rest is published") as caught:
+        wlc.stop(shop.master, rest_to=shop.folder / "rest")
+    assert caught.value.hint == f"wlc stop {shop.master}"
+    assert wlc.status(shop.master).state == "started"
 
 
 @pytest.mark.slow
