@@ -207,7 +207,8 @@ def sql(
         connection.close()
     except FarmError as error:
         # Without this sentence the user might run the statements a second time.
-        message = f"the statements are committed and wait to be published, since {error.message}"
+        cause = error.__cause__ if isinstance(error.__cause__, type(error)) else error
+        message = f"the statements are committed and wait to be published, since {cause.message}"
         again = f"wlc flush {shlex.quote(source)}"
         hint = again
         if error.hint and isinstance(error, InvalidError | FencedError):

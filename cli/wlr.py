@@ -73,11 +73,17 @@ Until = Annotated[
     str | None,
     typer.Option(metavar="TIME|TAG", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'; or at a tag."),
 ]
-Unregistered = Annotated[bool, typer.Option("--no-register", help="Do not register this replica in the farm.")]
+Registered = Annotated[
+    bool | None,
+    typer.Option(
+        "--register/--no-register",
+        help="Register this replica in the farm. Default: not a new one that stops at a time or a transaction.",
+    ),
+]
 
 
 @command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
-@takes(ReplicaOptions, before="no_register")
+@takes(ReplicaOptions, before="register")
 def replicate(
     into: Into,
     master: Master = None,
@@ -91,7 +97,7 @@ def replicate(
     mask: Masks = None,
     mask_key: MaskKey = None,
     change_filters: ChangeFilters = False,
-    no_register: Unregistered = False,
+    register: Registered = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
     **given: Unpack[ReplicaOptions],
@@ -114,7 +120,7 @@ def replicate(
                 waits=waits,
                 filters=filters,
                 storage_options=options,
-                register=not no_register,
+                register=register,
                 keepalive=keepalive,
                 rebase=rebase,
                 dry_run=dry_run,
