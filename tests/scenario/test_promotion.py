@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 class Shop:
@@ -333,3 +336,56 @@ def test_a_new_replica_begins_with_the_snapshot_of_the_promotion(shop: Shop) -> 
     assert shop.database.snapshot_ticks()[-1] == shop.database.config().tick
     shop.write(shop.copy, "b")
     assert words(shop.replicate("new.duckdb")) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lose", [0, 1])
+def test_all_that_reads_goes_on(shop: Shop, lose: int) -> None:
+    """Lakes, feeds, relays and their readers, derived databases, and replicas that go back, from what counts."""
+    lake, other = shop.replicate("lake"), shop.replicate("other.duckdb")
+    feed, relay = shop.folder / "feed.jsonl", str(shop.folder / "relay")
+    wlr.feed(shop.url, to=str(feed))
+    wlc.ship(shop.url, to=relay)
+    below = shop.folder / "below.duckdb"
+    wlr.replicate(f"{relay}/shop", into=below)
+    wlr.derive(shop.url, "part", tables=["main.t"])
+    shop.replicate("copy.duckdb")
+    tick = wlc.tick(shop.url)
+    if lose:
+        shop.write(shop.master, "wrong")
+    wlr.promote(shop.copy, lose=lose)
+    shop.write(shop.copy, "b")
+    expected = [(1, "a"), (2, "b")]
+    wlr.replicate(into=lake)
+    wlr.replicate(into=other)
+    assert lake_contents(lake) == file_contents(other) == file_contents(shop.copy)
+    wlr.feed(shop.url, to=str(feed))
+    assert [json.loads(line)["after"]["word"] for line in feed.read_text().splitlines() if '"after"' in line] == [
+        "a",
+        "b",
+    ]
+    wlc.ship(shop.url, to=relay)
+    wlr.replicate(into=below)
+    assert words(below) == expected
+    wlr.derive(shop.url, "part")
+    part = shop.folder / "part.duckdb"
+    wlr.replicate(str(shop.folder / "farm" / "part"), into=part)
+    assert words(part) == expected
+    assert wlr.replicate(into=other, tick=tick).tick == tick
+    assert words(other) == expected[:1]
+    assert wlr.replicate(into=other).tick == wlc.tick(shop.url)
+    assert words(other) == expected
+    changes = [(row["word"], row["_weight"]) for found in _changes(shop, tick) for row in found.to_pylist()]
+    assert changes == ([] if lose else [("b", 1)])
+    assert wlr.drill(shop.url, tick=tick).is_sound
+    assert wlr.drill(shop.url).is_sound
+    assert wlr.verify_farm(f"{relay}/shop", full=True).problems == ()
+
+
+def _changes(shop: Shop, tick: int) -> list[pa.RecordBatch]:
+    """Read a range of ticks; a reader of ranges refuses one in which ticks do not count."""
+    try:
+        return list(wlr.changes(shop.url, "t", since=tick))
+    except InvalidError as error:
+        assert "no changes lead" in error.message
+        return []
