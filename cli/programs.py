@@ -86,7 +86,7 @@ WLR = Program(
     {
         "Replicate": ("replicate", "feed", "serve", "beat"),
         "Look": ("status", "tick", "clock"),
-        "Check and mend": ("verify", "repair", "accept"),
+        "Check and mend": ("verify", "repair", "accept", "promote"),
     },
     {
         "rows": Group("Changes of rows: list them, compare two transactions.", ("diff", "changes")),

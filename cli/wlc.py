@@ -199,7 +199,8 @@ def sql(
         connection.close()
     except FarmError as error:
         # Without this sentence the user might repeat the statements.
-        message = f"the statements are committed and wait to be published, since {error.message}"
+        cause = error.__cause__ if isinstance(error.__cause__, type(error)) else error
+        message = f"the statements are committed and wait to be published, since {cause.message}"
         again = f"wlc flush {shlex.quote(source)}"
         hint = again
         if error.hint and isinstance(error, InvalidError | FencedError):
@@ -278,7 +279,14 @@ def snapshot(
 
 
 @command(app, "stop", example="sales.duckdb")
-def stop(source: Source, storage_option: StorageOptions = None) -> Report:
+def stop(
+    source: Source,
+    rest_to: Annotated[
+        str | None,
+        typer.Option(metavar="FARM", help="Of a master that was fenced off: publish the rest into a farm of its own."),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
     """Publish pending transactions and end the history.
 
     Later writes are not captured; wlc master makes the database a master again, with a new snapshot.
@@ -287,7 +295,7 @@ def stop(source: Source, storage_option: StorageOptions = None) -> Report:
 
     options = storage_options(storage_option)
     with working("publishing pending transactions"):
-        return record(wlc.stop(source, storage_options=options))
+        return record(wlc.stop(source, rest_to=rest_to, storage_options=options))
 
 
 @command(app, "farm repair", example="sales.duckdb")

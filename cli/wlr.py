@@ -39,6 +39,7 @@ from .options import (
 from .output import Fields, Lines, Listing, Report, for_person, record
 from .programs import WLR
 from .progress import working
+from .promotion import COMMANDS as PROMOTION_COMMANDS
 from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
 from .serving import serve
@@ -64,11 +65,17 @@ Until = Annotated[
     str | None,
     typer.Option(metavar="TIME|TAG", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'; or at a tag."),
 ]
-Unregistered = Annotated[bool, typer.Option("--no-register", help="Do not register this replica in the farm.")]
+Registered = Annotated[
+    bool | None,
+    typer.Option(
+        "--register/--no-register",
+        help="Register this replica in the farm. Default: not a new one that stops at a time or a transaction.",
+    ),
+]
 
 
 @command(app, "replicate", example="sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
-@takes(ReplicaOptions, before="no_register")
+@takes(ReplicaOptions, before="register")
 def replicate(
     into: Into,
     master: Master = None,
@@ -82,7 +89,7 @@ def replicate(
     mask: Masks = None,
     mask_key: MaskKey = None,
     change_filters: ChangeFilters = False,
-    no_register: Unregistered = False,
+    register: Registered = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
     **given: Unpack[ReplicaOptions],
@@ -108,7 +115,7 @@ def replicate(
                 waits=waits,
                 filters=filters,
                 storage_options=options,
-                register=not no_register,
+                register=register,
                 keepalive=keepalive,
                 rebase=rebase,
                 dry_run=dry_run,
@@ -246,7 +253,7 @@ def prune(
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
 
 
-for _function, _path, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
+for _function, _path, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *PROMOTION_COMMANDS, *ROW_COMMANDS):
     command(app, _path, example=_example)(_function)
 command(app, "serve", example="/etc/dbfarm/dbfarm.toml", goes_on=True, ends_with=("check", "unit", "install"))(serve)
 

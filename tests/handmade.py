@@ -65,6 +65,7 @@ class HandmadeFarm:
     parent: Origin | None = None
     layouts: dict[Name, Layout] = field(default_factory=dict)
     name: str = "sales"
+    continues: bool = False
 
     def __post_init__(self) -> None:
         self.db: FarmDatabase = open_database(f"{self.folder}/{self.name}")
@@ -100,10 +101,11 @@ class HandmadeFarm:
                 files.listed(),
                 {self.history: self.tick},
                 self.parent,
+                continues=self.continues,
             )
             self.chain = self.db.publish(batch, files.local())
         self.db.change_config(lambda _: self._config())
-        self.parent = None
+        self.parent, self.continues = None, False
 
     def take_back(self, chain: str, tick: int) -> None:
         """Remove the last batch; before it, the farm had this chain hash and tick."""

@@ -55,6 +55,7 @@ LAYERS = (
         "wlc.masters.lookup",
         "wlc.masters.operations",
         "wlc.masters.lookup",
+        "wlc.masters.promotion",
         "wlc.masters.prune",
         "wlc.masters.running",
         "wlc.masters.status",

@@ -36,7 +36,8 @@ def section(command: str) -> str:
 
 
 def options_of(command: typer.core.TyperCommand) -> set[str]:
-    return {option for param in command.params for option in param.opts if option.startswith("--")}
+    found = (option for param in command.params for option in (*param.opts, *param.secondary_opts))
+    return {option for option in found if option.startswith("--")}
 
 
 def test_every_command_and_option_is_documented() -> None:

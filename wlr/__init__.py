@@ -27,6 +27,7 @@ __all__ = [
     "InseparableError",
     "InvalidError",
     "Manifest",
+    "Promoted",
     "PrunedTicks",
     "RepairedTable",
     "ReplayError",
@@ -57,6 +58,7 @@ __all__ = [
     "files",
     "lock",
     "pause",
+    "promote",
     "prune",
     "read",
     "repair",
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
     from wlr.care.drills import Drill, drill
     from wlr.care.farm_audit import FarmAudit, verify_farm
     from wlr.care.log_snapshot import snapshot_from_log
+    from wlr.care.promotion import Promoted, promote
     from wlr.care.repairing import RepairedTable, repair
     from wlr.care.replica_settings import beat, drop, lock, pause, prune, resume, unlock
     from wlr.care.replica_status import ReplicaStatus, clock, status, tick
@@ -137,6 +140,10 @@ else:
                 "verify_farm",
             ),
             "wlr.care.log_snapshot": ("snapshot_from_log",),
+            "wlr.care.promotion": (
+                "Promoted",
+                "promote",
+            ),
             "wlr.care.repairing": (
                 "RepairedTable",
                 "repair",

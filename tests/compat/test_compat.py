@@ -77,8 +77,8 @@ def content(replica: Path) -> list[tuple[object, ...]]:
 
 
 def test_configuration(database: FarmDatabase) -> None:
-    parent = Origin("h1", 7)
-    assert database.config() == Config("", "wlc_logs", 1, 6, 12.5, time(17), "shop", "h2", 17, parent)
+    parent = Origin("h2", 16)
+    assert database.config() == Config("", "wlc_logs", 1, 7, 12.5, time(20), "shop", "h3", 20, parent)
 
 
 def test_health(database: FarmDatabase) -> None:
@@ -111,6 +111,7 @@ def test_every_line_of_the_log(database: FarmDatabase) -> None:
         (4, 8, "change", "main.t", 1, 1),
         (5, 9, "change", "main.t", 1, 0),
         *((5, tick, "change", "main.t", 1, 1) for tick in range(10, 18)),
+        (6, 20, "empty", None, None, None),
     ]
 
 
@@ -199,6 +200,12 @@ def test_headers_and_footers(database: FarmDatabase) -> None:
     assert chain == "b639be5d4351a21a6e3092070d925e808b965482e596450fea928878d422c0cb"
 
 
+def test_a_history_that_continues_another_one(database: FarmDatabase) -> None:
+    batch, _ = database.read_batch(6)
+    assert (batch.continues, batch.parent, batch.first, batch.last) == (True, Origin("h2", 16), 20, 20)
+    assert not any(database.read_batch(number)[0].continues for number in range(1, 6))
+
+
 def test_effects_of_statements(database: FarmDatabase) -> None:
     statements = [ddl for entry in entries(database) for ddl in entry.transaction.records if isinstance(ddl, Ddl)]
     table, by_name = DbObject("TABLE", Name("main", "t")), DbObject("INDEX", Name("main", "by_name"))
@@ -253,9 +260,13 @@ def test_replicas(tmp_path: Path) -> None:
         wlr.replicate(FARM, into=into, tick=tick, register=False)
         assert content(into) == CONTENT[tick]
         assert [table.outcome for table in wlr.verify(into).tables] == ["same"]
+    with pytest.raises(wlr.InvalidError, match="continues at tick 16"):
+        wlr.replicate(into=into, register=False)
     for at_once in (tmp_path / "at once.duckdb", lake):
         wlr.replicate(FARM, into=at_once, register=False)
-        assert [table.outcome for table in wlr.verify(at_once).tables] == ["same"]
+        # The log says what a table holds at the end of a batch, and history h3 continues within one.
+        assert [table.outcome for table in wlr.verify(at_once).tables] == ["unknown"]
+    assert content(tmp_path / "at once.duckdb") == [*CONTENT[8], (7, "16", "7.00", None)]
 
 
 def test_signed_and_encrypted_farm(tmp_path: Path) -> None:

@@ -249,7 +249,21 @@ def batches() -> list[tuple[Batch, list[list[str]]]]:
     small = [f"{tick}, 1, 7, '{tick}', 7.00, NULL" for tick in ticks]
     small += [f"{tick}, -1, 7, '{tick - 1}', 7.00, NULL" for tick in ticks[1:]]
     small.sort(key=lambda row: int(row.partition(",")[0]))
-    return [(first, [rows]), (second, [changes, reads, refreshed]), (third, []), (fourth, [last]), (fifth, [small])]
+    sixth = Batch(
+        "shop",
+        6,
+        "h3",
+        20,
+        20,
+        "",
+        "copy",
+        (Transaction(20, "bob", at(20), at(20)),),
+        vector={"b1": 9, "h1": 7, "h2": 16, "h3": 20},
+        parent=Origin("h2", 16),
+        continues=True,
+    )
+    later = [(fourth, [last]), (fifth, [small]), (sixth, [])]
+    return [(first, [rows]), (second, [changes, reads, refreshed]), (third, []), *later]
 
 
 def encode_with_info(batch: Batch) -> bytes:
@@ -328,7 +342,7 @@ def write(folder: Path) -> None:
         tempfile.TemporaryDirectory() as temporary,
         patch("wlc.farm.seal.cipher.urandom", lambda length: next(salts).to_bytes(length, "big")),
     ):
-        for name, last, options in (("farm", 5, None), ("sealed", 1, sealed_options())):
+        for name, last, options in (("farm", 6, None), ("sealed", 1, sealed_options())):
             database = open_database(str(folder / name / "shop"), storage_options=options)
             database.create_config(Config("", "wlc_logs", 1, 1, 12.5, None, "shop", "h1", 0))
             done = publish(database, last, Path(temporary))

@@ -472,6 +472,33 @@ def _is_relayed(world: World) -> None:
     assert wlr.verify_farm(relay.url, full=True).problems == ()
 
 
+def _promotable(world: World) -> None:
+    """The master's place is taken by a copy, beside another replica at the same tick; its own file lies elsewhere."""
+    _published(world)
+    _replicate(world)
+    _replicate_lake(world)
+    copy = world.folder / "copy.duckdb"
+    wlr.replicate(NAME, farm=world.farm, into=copy)
+    world.source.rename(world.folder / "former.duckdb")
+    copy.rename(world.source)
+
+
+def _promote(world: World) -> None:
+    wlr.promote(world.source)
+
+
+def _promote_again(world: World) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        _promote(world)
+    _go_on(world)
+
+
+def _is_promoted(world: World) -> None:
+    _has_snapshot(world)
+    assert [found.target for found in replicas(world.open()) if found.target.endswith("copy.duckdb")] == []
+    assert wlr.verify_farm(world.url, full=True).problems == ()
+
+
 MASTER = Operation("master", _create, _master, _master_again, _has_snapshot)
 FLUSH = Operation("flush", _waiting, _flush, _go_on)
 FLUSH_EACH = Operation("flush, beat 0", _waiting, _flush_each, _go_on)
@@ -498,6 +525,7 @@ OPEN_LAKE_ANEW = Operation("open tables going back", _open_lake_ahead, _lake_ane
 REPAIR = Operation("repair", _bypassed, _repair, _repair_again)
 PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
 SHIP = Operation("first shipping", _published, _ship, _ship_again, _is_relayed)
+PROMOTE = Operation("promote", _promotable, _promote, _promote_again, _is_promoted)
 SHIP_FORWARD = Operation("shipping", _shipped_before, _ship, _ship_again, _is_relayed)
 
 OPERATIONS = (
@@ -528,4 +556,5 @@ OPERATIONS = (
     OPEN_LAKE,
     OPEN_LAKE_ANEW,
     SWAP,
+    PROMOTE,
 )

@@ -168,7 +168,6 @@ LOCAL = {"s3://": "stores/"}
 STORIES: dict[str, tuple[Callable[[Shell], None], dict[str, str]]] = {
     "README.md": (nothing, {}),
     "docs/exactness.md": (nothing, {}),
-    "docs/faq.md": (orders, {}),
     "docs/feeds.md": (orders, {"s3://bucket/farm": "farm"}),
     "docs/filters.md": (orders, {}),
     "docs/howto/bucket.md": (

@@ -252,6 +252,7 @@ class _Header:
     catalog: str
     parent: Parent | None
     term: Omitted[Tick | None] = None
+    continues: Omitted[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +487,8 @@ def _problem(batch: Batch) -> str | None:
         return f"own tick {batch.own} is after the last one"
     if len({taken.site for taken in batch.taken}) != len(batch.taken):
         return "a site was taken from twice"
+    if batch.continues and (batch.parent is None or batch.parent.tick >= batch.first):
+        return "it continues another history, and does not say at which earlier tick"
     try:
         log_path(check_database_name(batch.database), batch.number)
     except FarmError as error:

@@ -371,6 +371,7 @@ class Batch:
         own: Last tick up to `last` that has records and no origin.
         handover: The successor in the primary's role; only in the last batch of its history.
         taken: The last position read in each other site's log.
+        continues: The history continues its parent's at that tick: no row changed in between. Only a promotion says so.
     """
 
     database: str
@@ -392,6 +393,7 @@ class Batch:
     own: int | None = None
     handover: Handover | None = None
     taken: tuple[Taken, ...] = ()
+    continues: bool = False
 
     @property
     def clock(self) -> datetime | None:

@@ -244,6 +244,11 @@ def unregister(database: FarmDatabase, replica: str) -> None:
     database.store.delete(replica_path(replica))
 
 
+def is_registered(database: FarmDatabase, replica: str) -> bool:
+    """Say whether the replica with that id is known."""
+    return database.store.exists(replica_path(replica))
+
+
 def replicas(database: FarmDatabase) -> list[Replica]:
     """Return all registered replicas, by id; can be empty.
 

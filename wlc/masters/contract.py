@@ -380,12 +380,12 @@ class Source(ABC):
     # Becoming a master
 
     @abstractmethod
-    def check(self) -> None:
-        """Refuse uncapturable objects before anything is changed."""
+    def check(self, *, is_replica: bool = False) -> None:
+        """Refuse uncapturable objects before anything is changed; and a replica, unless it is to be a master."""
 
     @abstractmethod
     def install(self, state: MasterState) -> None:
-        """Create the objects of the capture, replacing those of an earlier history, and store `state`."""
+        """Create the objects of the capture, replacing those of an earlier history or a replica, and store `state`."""
 
     @abstractmethod
     def has_objects(self) -> bool:

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.clock import utc_now
+from wlc.farm.clock import format_time, utc_now
 from wlc.farm.config import STOPPED, naming_snapshot
-from wlc.farm.errors import CorruptError, FencedError
+from wlc.farm.errors import CorruptError, FarmError, FencedError
+from wlc.farm.health import read_health
 from wlc.farm.store import MissingError
 from wlc.masters.master_state import Fence
 
@@ -32,7 +33,7 @@ def own(config: Config, state: MasterState) -> Config:
     return config
 
 
-def fence(config: Config, state: MasterState) -> None:
+def fence(database: FarmDatabase, config: Config, state: MasterState) -> None:
     """Refuse to publish into a farm database that belongs to another master.
 
     Raises:
@@ -40,6 +41,8 @@ def fence(config: Config, state: MasterState) -> None:
             process.
     """
     if config.history != state.history:
+        if (successor := _successor(database, state)) is not None:
+            raise successor
         raise FencedError(
             f"farm database {config.name} is at history {config.history}, this master at {state.history}",
             hint="another copy became its master; to publish this one, too: wlc stop SOURCE, then"
@@ -57,6 +60,25 @@ def fence(config: Config, state: MasterState) -> None:
             f"farm database {config.name} was stopped",
             hint="wlc stop SOURCE, then wlc master SOURCE, which starts a new history from a snapshot",
         )
+
+
+def _successor(database: FarmDatabase, state: MasterState) -> FencedError | None:
+    """Build the error for a master whose place a promoted copy has taken; None if none has."""
+    try:
+        batch, _ = database.read_batch(state.batch + 1)
+        sign = read_health(database).publisher
+    except FarmError:
+        return None
+    if not batch.continues or batch.parent is None:
+        return None
+    time, user = format_time(batch.clock or batch.transactions[0].started), batch.transactions[0].user
+    place = f", {sign.source} on {sign.host}," if sign is not None and sign.history == batch.history else ""
+    lost = f"; ticks after {batch.parent.tick} count no more" if state.tick > batch.parent.tick else ""
+    return FencedError(
+        f"a copy{place} is the master of {state.name} since {time}, when {user} promoted it{lost}",
+        hint="wlc stop SOURCE --rest-to FOLDER keeps what is not published; programs open the new master's file",
+        path=database.url,
+    )
 
 
 @contextmanager
@@ -80,6 +102,8 @@ def remembering_fence(source: Source, database: FarmDatabase) -> Iterator[None]:
 
 def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedError:
     """Build the error for a published batch that contradicts this master's stored state."""
+    if (successor := _successor(database, state)) is not None:
+        return successor
     hint = "to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts a new history"
     if state.site is not None and state.circle is not None:
         hint = state.site.how_to_go_on(database, hint)
@@ -128,7 +152,7 @@ def repair_config(database: FarmDatabase, state: MasterState) -> Config:
         FencedError: The farm's database is another master's.
     """
     config = present_config(database, state)
-    fence(config, state)
+    fence(database, config, state)
     if config.batches > state.batch + 1:
         raise outdated(database, state, state.batch + 1)
     return database.rebuild_config() if config.batches <= state.batch else config

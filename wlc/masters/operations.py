@@ -16,7 +16,8 @@ from wlc.farm.human_form import ForPeople
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
 from wlc.masters.claim import claim
-from wlc.masters.contract import StuckError
+from wlc.masters.contract import StuckError, database_of
+from wlc.masters.diversion import divert
 from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.fence import own, repair_config
 from wlc.masters.lookup import opened_master
@@ -137,15 +138,30 @@ def snapshot(
         return found.take_snapshot(database, is_first=False, progress=progress)
 
 
-def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> MasterStatus:
+def stop(
+    source: str | os.PathLike[str],
+    *,
+    rest_to: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> MasterStatus:
     """Publish pending transactions and end the history; later writes are not captured.
 
     A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: its unpublished
-    transactions stay only in the copy.
+    transactions stay only in the copy, unless `rest_to` is given.
+
+    Args:
+        source: Path or URL of the master.
+        rest_to: URL of a farm for what a master that was fenced off has not published: the log from its last batch on,
+            and a snapshot. `wlr.replicate` reads it.
+        storage_options: As for `flush`; with `rest_to`, options of that farm's file system, too.
 
     Raises:
-        InvalidError: Other sites read its log.
+        InvalidError: Other sites read its log; or `rest_to` is given, and the master is not fenced off.
     """
+    if rest_to is not None:
+        with opened_master(source, storage_options) as (found, database):
+            divert(found, database, rest_to, storage_options)
+            found.take_snapshot(database_of(found.require_state(), storage_options), is_first=False)
     with opened_master(source, storage_options) as (found, database), found.publishing(), found.without_commits():
         try:
             _end_history(found, database)

@@ -69,7 +69,7 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
     site = source.present_site
     state = source.require_state() if site is None else site.follow_circle(database)
     config = present_config(database, state)
-    fence(config, state)
+    fence(database, config, state)
     source.beat_s = config.beat_s
     present = _present_batch(database, state)
     if present is None and site is not None and state.has_ended:

@@ -123,7 +123,7 @@ def _fence(source: Source, database: FarmDatabase) -> Fence | None:
     try:
         if (away := source.elsewhere()) is not None:
             raise away
-        fence(database.config(), state)
+        fence(database, database.config(), state)
     except FencedError as error:
         return state.fence or Fence(error.message, error.hint or "")
     return state.fence

@@ -291,6 +291,14 @@ class DatabaseFile(Facet):
         """
 
     @abstractmethod
+    def owned(self, statements: Iterable[Ddl]) -> list[str]:
+        """Return the objects of the file that belong to its owner, for a message.
+
+        Args:
+            statements: Those that have made what is replicated, but for tables.
+        """
+
+    @abstractmethod
     def set_swaps(self, swaps: bool) -> None:
         """Switch rounds to a second file that replaces the replica's file afterwards, on or off."""
 

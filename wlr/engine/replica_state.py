@@ -82,6 +82,7 @@ class ReplicaState:
         contained: Contents at its position, including other sites, with the proofs of their positions.
         attachment: The upstream that it reads, chosen or pinned; None if it reads `master` itself.
         filters: Filters of its partly replicated tables.
+        promotion: What it names its history by as a master, noted before it begins that; empty for a mere replica.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
 
@@ -98,6 +99,7 @@ class ReplicaState:
     access: Later[bool] = False
     open_tables: Later[str] = ""
     swaps: Later[bool] = False
+    promotion: Later[str] = ""
     attachment: Later[WrittenAttachment | None] = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     filters: Later[WrittenFilters] = EVERYTHING

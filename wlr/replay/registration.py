@@ -32,7 +32,12 @@ def register_replica(
     """Register a replica's position; raises as `wlc.farm.registry.register` does."""
     replica = as_replica(state, target, delay_s)
     failure = f"transaction {state.failure.tick} failed" if state.failure else ""
-    register_reader(database, replica, membership, is_level=is_level, failure=failure)
+    try:
+        register_reader(database, replica, membership, is_level=is_level, failure=failure)
+    except InvalidError as error:
+        read_only = f"wlr replicate {shlex.quote(database.url)} --into {shlex.quote(str(target))} --no-register"
+        error.hint = f"a replica that may only read the farm: {read_only}; otherwise: {error.hint}"
+        raise
 
 
 def as_replica(state: ReplicaState, target: Target, delay_s: float = 0.0) -> Replica:

@@ -16,7 +16,7 @@ from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.keeping import find_tag
 from wlc.farm.parameters import declared, takes
 from wlc.farm.paths import is_tag_name
-from wlc.farm.registry import this_host
+from wlc.farm.registry import is_registered, this_host
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.tiers.attachment import attachment_of, detach, place_of
@@ -54,7 +54,7 @@ def replicate(
     waits: bool = False,
     filters: RowFilters | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    register: bool = True,
+    register: bool | None = None,
     keepalive: Keepalive | None = None,
     rebase: bool = False,
     dry_run: bool = False,
@@ -73,7 +73,8 @@ def replicate(
         filters: Filters of rows, columns and values, see `wlr.row_filters`; remembered.
         storage_options: Options of the file systems of farm and Parquet replica; they override those that a master's
             path remembers.
-        register: Register this replica in the farm, so that pruning keeps the files that it needs.
+        register: Register this replica in the farm, so that pruning keeps the files that it needs. By default, a new
+            replica that stops at a time or a tick does not register: a copy of the past does not fall behind.
         keepalive: Keepalive of a program that follows; it reports between rounds that the replica runs.
         rebase: Undo transactions that the log lacks, or rebuild the replica.
         dry_run: Only report the plan.
@@ -90,7 +91,9 @@ def replicate(
     stop = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay)
     names = listed(options.get("tables"), options.get("ignore"))
     asked = _Asked(stop, _age(delay), names, options, rebase, _keyed(state, filters))
-    job = _Job(target, state, asked, register, dry_run, progress)
+    is_past = stop != Stop() and not (stop.is_awaited or stop.is_moving)
+    registers = _registers(state, database, options, is_past=is_past) if register is None else register
+    job = _Job(target, state, asked, registers, dry_run, progress)
     return job.run_through(database, _attachment(database, job, options), keepalive)
 
 
@@ -228,6 +231,13 @@ def _found(
         file.set_swaps(swaps)
     state = target.find_state()
     return target, state, _database(master, farm, state, storage_options)
+
+
+def _registers(state: ReplicaState | None, database: FarmDatabase, options: ReplicaOptions, *, is_past: bool) -> bool:
+    """Say whether a replica is noted for which its owner has not said so: a copy of the past only if it was before."""
+    if not is_past or options.get("upstream") or options.get("registry"):
+        return True
+    return state is not None and (state.attachment is not None or is_registered(database, state.id))
 
 
 def _id_of(target: Target) -> str:

@@ -41,7 +41,7 @@ from wlr.replay.registration import register_replica
 from wlr.replay.step_run import StepRun, UnfitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -396,11 +396,12 @@ class Replay:
         ):
             bounds.refuse_hole(state.position, self.database.snapshot_ticks(), self.stop)
             return iter(())
-        self._refuse_beyond_break(numbers, state.position, config)
+        turns = self._refuse_beyond_break(numbers, state.position, config)
         first = bounds.first_batch_to_read(state.position, state.batch_last, numbers, self.database.snapshot_ticks)
         self._start = state.position.tick
         self._end = end if self.stop.tick is None else min(end, self.stop.tick)
         batches = log_reader.batches_from(self.database, first, numbers, state.position, self._read)
+        batches = bounds.counting(batches, turns) if turns else batches
         peeked = next(batches, None)
         if peeked is None:
             self._is_level = True
@@ -412,16 +413,18 @@ class Replay:
             bounds.refuse_before_first(peeked[0], self.stop)
         return chain((peeked,), batches)
 
-    def _refuse_beyond_break(self, numbers: list[int], position: Position, config: Config) -> None:
+    def _refuse_beyond_break(self, numbers: list[int], position: Position, config: Config) -> Mapping[str, int]:
         """Refuse to continue into a later history if changes between the two are in no log."""
         if not position.history and numbers and bounds.is_whole(self._read(numbers[0], None)[0], config.history):
-            return
+            return {}
         if position.history != config.history and (position.history or config.tick):
             # Read every number, to report a missing batch: without it, a history may seem to have no origin.
             without_gaps = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
             newest_first = (self.database.read_batch(number)[0] for number in without_gaps)
             ticks = self.database.snapshot_ticks
-            bounds.refuse_beyond_break(newest_first, position, config.history, self.stop, self._leads_behind, ticks)
+            is_restorable = self._leads_behind
+            return bounds.refuse_beyond_break(newest_first, position, config.history, self.stop, is_restorable, ticks)
+        return {}
 
     def _leads_behind(self, end: int) -> bool:
         """Return whether a replica at the stop would be made from a snapshot after a tick."""

@@ -12,6 +12,7 @@ DuckDB's appender with captured flushes. DuckDB's own writes when it is flushed,
 
 from __future__ import annotations
 
+import shlex
 import threading
 import weakref
 from functools import partial, wraps
@@ -37,7 +38,8 @@ from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import Shared, close_shared
 from wlc.dialect.duckdb.lexer import words
-from wlc.farm.errors import FencedError, InvalidError
+from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -508,8 +510,19 @@ class Connection:
             return
         self._finalizer.detach()
         failure = _release(self._raw, self._shared, self._before_close)
+        if isinstance(failure, (UnavailableError, MissingError)):
+            raise _unpublished(failure, self._shared) from failure
         if failure is not None:
             raise failure
+
+
+def _unpublished(failure: UnavailableError | MissingError, shared: Shared) -> FarmError:
+    """Build the error for commits that wait because the farm cannot be reached, or is not there."""
+    why, hint = failure.message, f"wlc flush {shlex.quote(shared.path)}"
+    if isinstance(failure, MissingError):
+        why, hint = f"{shared.publishes_to} is not there", f"put the farm back, then: {hint}"
+    message = f"the commits are safe in {shared.path} and are published next time: {why}"
+    return type(failure)(message, hint=hint, path=failure.path)
 
 
 def _view_name(name: Any) -> str:

@@ -195,10 +195,15 @@ def refuse_replica(connection: duckdb.DuckDBPyConnection, catalog: str, shown: s
     Raises:
         InvalidError: The database is one.
     """
-    query = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND (schema_name, table_name) = ('wlr', 'state')"
-    if connection.execute(query, [catalog]).fetchall():
+    if is_replica(connection, catalog):
         message = f"{shown} is a replica, which cannot be a master"
         raise InvalidError(message, hint=f"wlr status {shlex.quote(shown)}", path=shown)
+
+
+def is_replica(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
+    """Say whether a database takes its rows from another master."""
+    query = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND (schema_name, table_name) = ('wlr', 'state')"
+    return bool(connection.execute(query, [catalog]).fetchall())
 
 
 def read_state(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, str]:

@@ -17,14 +17,13 @@ from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import LOCAL_ROWID, CapturedTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import engine
+from wlc.dialect.duckdb.permitted_ddl import GUARD
 from wlc.dialect.sql import quote
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import UnsupportedError
 from wlc.masters.master_state import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wlc.capture.duckdb.shared import Shared
     from wlc.masters.master_state import MasterState
 
@@ -91,15 +90,27 @@ def _failed(connection: duckdb.DuckDBPyConnection) -> str | None:
 _KEPT = ("exceptions", "counters")
 
 
-def begin(
-    shared: Shared, state: MasterState, release: Callable[[duckdb.DuckDBPyConnection], None] | None = None
-) -> None:
-    """Install the journal afresh, in one transaction.
+def check_replica(shared: Shared) -> None:
+    """Refuse a replica that cannot become a master; nothing is changed.
+
+    Raises:
+        UnsupportedError: A column of some table cannot be replicated exactly, or replicas would not take some object.
+    """
+    connection, catalog = shared.root, shared.catalog
+    connection.execute("BEGIN")
+    try:
+        _release(connection, catalog)
+        _refuse_unreplicable(connection, catalog)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def begin(shared: Shared, state: MasterState) -> None:
+    """Install the journal afresh, in one transaction, in which a replica ceases to be one.
 
     Args:
         shared: The database.
         state: What it remembers then.
-        release: Removes what a replica has besides its tables, of one that becomes a site.
 
     Raises:
         UnsupportedError: A column of some table cannot be replicated exactly, or replicas would not take some object.
@@ -108,12 +119,8 @@ def begin(
     connection.execute("BEGIN")
     try:
         _drop_journal(connection, catalog)
-        if release is not None:
-            release(connection)
-        acceptance.refuse_present(connection, catalog)
-        rules = acceptance.read_rules(connection, catalog)
-        acceptance.refuse_unstable(connection, catalog, rules)
-        acceptance.refuse_present_checks(connection, catalog, rules)
+        _release(connection, catalog)
+        _refuse_unreplicable(connection, catalog)
         journal.install(connection, catalog)
         packed.create(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
@@ -128,6 +135,27 @@ def begin(
     connection.execute("COMMIT")
     shared.load()
     shared.watch(is_new=True)
+
+
+def _refuse_unreplicable(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    acceptance.refuse_present(connection, catalog)
+    rules = acceptance.read_rules(connection, catalog)
+    acceptance.refuse_unstable(connection, catalog, rules)
+    acceptance.refuse_present_checks(connection, catalog, rules)
+
+
+def _release(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Remove what a replica has besides its tables; a database that is no replica stays as it is."""
+    if not journal.is_replica(connection, catalog):
+        return
+    guards = connection.execute(
+        "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers()"
+        " WHERE database_name = ? AND starts_with(trigger_name, ?)",
+        [catalog, GUARD],
+    ).fetchall()
+    for schema, table, trigger in guards:
+        connection.execute(f"DROP TRIGGER {quote(trigger)} ON {quote(catalog)}.{quote(schema)}.{quote(table)}")
+    connection.execute(f"DROP SCHEMA {quote(catalog)}.wlr CASCADE")
 
 
 def _drop_journal(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:

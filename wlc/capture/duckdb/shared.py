@@ -343,6 +343,12 @@ class Shared:
         """Whether changes are captured now."""
         return self.state is not None and self.state.is_master
 
+    @property
+    def publishes_to(self) -> str:
+        """URL of its folder in the farm."""
+        state = self.require_state()
+        return join_url(state.farm, state.name)
+
     def refuse_writes(self) -> None:
         """Refuse to capture what could never be published.
 

@@ -230,15 +230,18 @@ class DuckDBSource(Source):
 
     # Becoming a master
 
-    def check(self) -> None:
+    def check(self, *, is_replica: bool = False) -> None:
         setup.check()
-        self._shared.refuse_replica()
+        if is_replica:
+            setup.check_replica(self._shared)
+        else:
+            self._shared.refuse_replica()
 
     def require_state(self) -> MasterState:
         return self._shared.require_state()
 
     def install(self, state: MasterState) -> None:
-        setup.begin(self._shared, state, self.site.release if state.site is not None else None)
+        setup.begin(self._shared, state)
         self._redirect_publisher()
 
     def _redirect_publisher(self) -> None:

@@ -178,7 +178,7 @@ class PostgresSource(Source):
 
     # Becoming a master
 
-    def check(self) -> None:
+    def check(self, *, is_replica: bool = False) -> None:  # noqa: ARG002 -- a server's replica is left by hand
         rights.check(self.connection, self.url, setup.pattern(self._patterns))
 
     def install(self, state: MasterState) -> None:

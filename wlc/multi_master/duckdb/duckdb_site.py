@@ -16,7 +16,6 @@ from wlc.capture.duckdb import packed, unpublished
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.dialect.duckdb.opening import wal_of
-from wlc.dialect.duckdb.permitted_ddl import GUARD
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.json_records import record_of
@@ -38,8 +37,6 @@ from wlc.multi_master.site_life import SiteLife
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
-
-    import duckdb
 
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.database import FarmDatabase
@@ -73,18 +70,6 @@ class DuckDBSite(SiteLife):
         self._shared, self._source_of = shared, source_of
 
     # Becoming a site
-
-    def release(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Remove a replica's objects besides its tables, in the transaction in which it becomes a site."""
-        catalog = self._shared.catalog
-        guards = connection.execute(
-            "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers()"
-            " WHERE database_name = ? AND starts_with(trigger_name, ?)",
-            [catalog, GUARD],
-        ).fetchall()
-        for schema, table, trigger in guards:
-            connection.execute(f"DROP TRIGGER {quote(trigger)} ON {quote(catalog)}.{quote(schema)}.{quote(table)}")
-        connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlr CASCADE")
 
     def unpack(self) -> None:
         """Unpack all row images into the journal, because sites compare them; the caller holds the commit lock."""

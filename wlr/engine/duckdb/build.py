@@ -108,6 +108,16 @@ def _refuse_own_tables(into: Path, *, is_read: bool) -> tuple[int, ...] | None:
     return _identity(into)
 
 
+def owned(into: Path, catalog: str, statements: Iterable[Ddl]) -> list[str]:
+    """Return the objects of a replica's file that belong to its owner, for a message; see `objects.owned`."""
+    connection = attach(into, catalog, read_only=True)
+    try:
+        with using(into):
+            return objects.owned(connection, catalog, states.read_tables(connection, catalog), statements)
+    finally:
+        connection.close()
+
+
 @contextmanager
 def _unwritten(into: Path, catalog: str, *, is_read: bool) -> Iterator[None]:
     """Exclude writers from a file while it is replaced: a write-ahead log would stay beside the new file.

@@ -15,6 +15,7 @@ from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.fold import TargetTable
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name, Reference
+from wlc.farm.schema_fold import folded
 from wlr.engine.duckdb.replica_file import has_table
 from wlr.replay.ddl.claims import shown
 from wlr.replay.plan.failure import StepError
@@ -107,6 +108,25 @@ def taken(connection: duckdb.DuckDBPyConnection, catalog: str, statements: Itera
     there = {_place(kind, name): shown_objects(kind, name) for kind, name in listed}
     wanted = {_place(ddl.kind, ddl.object) for ddl in statements if ddl.kind.startswith("CREATE")}
     return sorted(text for place, text in there.items() if place in wanted)
+
+
+def owned(
+    connection: duckdb.DuckDBPyConnection, catalog: str, replicated: Collection[Name], statements: Iterable[Ddl]
+) -> list[str]:
+    """Return the objects of a replica's database that belong to its owner, for a message.
+
+    Args:
+        connection: It stands in the database.
+        catalog: The database's name.
+        replicated: Tables that are replicated.
+        statements: Those that have made what else is replicated.
+    """
+    made = folded(statements)
+    known = {_place("TABLE", name) for name in replicated} | {_place("INDEX", name) for name in made.indexes}
+    known |= {_place(each.kind, each.name) for each, _ in made.others}
+    found = [(kind, Name(schema, name)) for kind, schema, name in catalogs.rows(connection, catalog, _TABLES)]
+    found += [(each.kind, each.name) for each in present(connection, catalog)]
+    return sorted(shown_objects(kind, name) for kind, name in found if _place(kind, name) not in known)
 
 
 def _place(kind: str, name: Name) -> tuple[str, bytes, bytes]:

@@ -104,6 +104,11 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
     def _is_swapped(self) -> bool:
         return self._did_swap if self._swaps is None else self._swaps
 
+    def owned(self, statements: Iterable[Ddl]) -> list[str]:
+        from wlr.engine.duckdb.build import owned
+
+        return owned(self.place.path, self.read_state().catalog, statements)
+
     def remove(self) -> None:
         from wlr.engine.duckdb.build import is_adopted, remove
 

@@ -5,18 +5,20 @@ The stop of a replay: a tick, a time, or the end of the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
+from wlc.farm.digest import touched
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
+from wlc.farm.log_columns import Transactions
 from wlc.farm.model import Origin, Position
 from wlc.farm.reachable_past import first_after, not_restorable
 from wlc.farm.typed_names import tables_meant
 from wlr.replay.plan.patterns import IGNORED, idle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.model import Batch, Name, Transaction
@@ -185,7 +187,7 @@ def refuse_beyond_break(
     stop: Stop,
     is_restorable: Callable[[int], bool] = lambda _: True,
     snapshot_ticks: Callable[[], Sequence[int]] = tuple,
-) -> None:
+) -> Mapping[str, int]:
     """Refuse to pass a tick after which a later history began with changes that are in no log.
 
     Args:
@@ -196,16 +198,26 @@ def refuse_beyond_break(
         is_restorable: Returns whether a replica can be made at the stop, given the last tick before the break.
         snapshot_ticks: Lists the ticks of the snapshots, rising; called if none can be made.
 
+    Returns:
+        By history, the tick after which its transactions do not count, because a later history continues it there.
+
     Raises:
-        InvalidError: The stop is after the break; the message names the last reachable tick.
-        UnavailableError: The stop moves with the clock, and is still before the first snapshot after the break.
+        InvalidError: The stop is behind the break; the message names the last tick that can be reached. Or the replica
+            holds transactions that do not count.
+        UnavailableError: It moves on with the clock, and is still before the first snapshot behind the break.
     """
-    end, began = _find_break(newest_first, position, history)
+    found = _find_break(newest_first, position, history)
+    end, began = found.end, found.began
+    # A stop before the promotion means what the history held then.
+    turns = {history: turn for history, turn in found.turns.items() if stop.includes(turn.transactions[0])}
+    if position.history in turns:
+        _refuse_beyond_turn(turns[position.history], position)
+    ticks = {history: turn.parent.tick for history, turn in turns.items() if turn.parent}
     if end is None or (stop.tick is not None and stop.tick <= end):
-        return
+        return ticks
     committed = (t for t in began.transactions if t.committed is not None) if began else ()
     if stop.until is not None and not any(map(stop.includes, committed)):
-        return
+        return ticks
     if not is_restorable(end):
         start, behind = first_after(snapshot_ticks(), end), f"history {began.history if began else history}"
         raise _early(stop, _next_snapshot(start), not_restorable(stop, end, start, history=behind))
@@ -217,25 +229,82 @@ def refuse_beyond_break(
     )
 
 
-def _find_break(newest_first: Iterable[Batch], position: Position, history: str) -> tuple[int | None, Batch | None]:
-    """Find the last tick before the first break after a position, and the batch after it, if any."""
+def _refuse_beyond_turn(turn: Batch, position: Position) -> None:
+    """Refuse a replica with transactions that do not count, since a later history continues at an earlier tick."""
+    if turn.parent is not None and position.tick > turn.parent.tick:
+        lost = position.tick - turn.parent.tick
+        raise InvalidError(
+            f"history {turn.history} continues at tick {turn.parent.tick}, where a copy was promoted; the replica is at"
+            f" {position}, with {lost} transaction{'' if lost == 1 else 's'} that count no more",
+            hint=f"{REBASE} takes them back",
+            position=position,
+        )
+
+
+@dataclass(slots=True)
+class _Break:
+    """The first break after a position.
+
+    Attributes:
+        end: The last tick before it, None if there is no break.
+        began: The batch behind it, None if there is none.
+        turns: By history, the batch with which a later history continues it.
+    """
+
     end: int | None = None
     began: Batch | None = None
+    turns: dict[str, Batch] = field(default_factory=dict)
+
+
+def _find_break(newest_first: Iterable[Batch], position: Position, history: str) -> _Break:
+    found = _Break()
     later: Batch | None = None
     for batch in newest_first:
-        if later is None and batch.history != history:
-            end = max(batch.last, position.tick)
-        elif later is not None and later.history != batch.history and not follows(later, batch.history):
-            end, began = batch.last, later
+        if later is None and batch.history != history and not continues(batch, history):
+            found.end = max(batch.last, position.tick)
+        elif later is not None and later.history != batch.history:
+            if continues(later, batch.history):
+                found.turns[batch.history] = later
+            elif not follows(later, batch.history):
+                found.end, found.began = batch.last, later
         if batch.history == position.history:
-            return end, began
+            return found
         later = batch
+    is_joined = later is not None and (follows(later, position.history) or _continues_at(later, position))
     if not position.history:
         # Without batches, only snapshots hold anything.
-        return (end, began) if later is not None and _begins_with_nothing(later) else (position.tick, later)
-    if later is None or not follows(later, position.history):
-        return position.tick, later
-    return end, began
+        is_joined = later is not None and _begins_with_nothing(later)
+    if not is_joined:
+        found.end, found.began = position.tick, later
+    return found
+
+
+def continues(batch: Batch, history: str) -> bool:
+    """Say whether a history begins with a batch that continues another history, at whatever tick."""
+    return batch.continues and batch.parent is not None and batch.parent.history == history
+
+
+def _continues_at(batch: Batch, position: Position) -> bool:
+    return batch.continues and batch.parent == Origin(position.history, position.tick)
+
+
+def counting(batches: Iterable[tuple[Batch, str]], turns: Mapping[str, int]) -> Iterator[tuple[Batch, str]]:
+    """Yield batches without the transactions that do not count, see `refuse_beyond_break`."""
+    for batch, chain in batches:
+        upto = turns.get(batch.history, batch.last)
+        if batch.last <= upto:
+            yield batch, chain
+        elif batch.first <= upto:
+            yield _until(batch, upto), chain
+
+
+def _until(batch: Batch, tick: int) -> Batch:
+    """Return a batch without what comes after a tick; it does not say what its tables hold then."""
+    listed = Transactions.of(batch.transactions)
+    transactions = listed[: listed.place(tick + 1)]
+    vector = {**batch.vector, batch.history: tick}
+    known = replace(batch, digests={}, undigested=frozenset(touched(transactions)), vector=vector)
+    return replace(known, last=tick, transactions=transactions)
 
 
 def _begins_with_nothing(batch: Batch) -> bool:
@@ -339,8 +408,8 @@ def goes_on(batch: Batch, position: Position) -> bool:
     """Return whether the changes of a batch follow those up to a position."""
     if batch.history == position.history or (not position.history and _begins_with_nothing(batch)):
         return True
-    # A tick missing between two histories means changes that are in no log, only in a snapshot.
-    return batch.first == position.tick + 1 and follows(batch, position.history)
+    # Unless a promotion says otherwise, a tick missing between two histories means changes that are in no log.
+    return _continues_at(batch, position) or (batch.first == position.tick + 1 and follows(batch, position.history))
 
 
 def _begun(batch: Batch) -> str:

@@ -127,6 +127,10 @@ def cut(
     """
     run = _Run("", limits)
     for batch, chain, transactions, is_last in _wanted(batches, position, stop):
+        if run.parts and batch.continues:
+            # Files are read by ranges of ticks, and between the two histories can be ticks that do not count.
+            yield run.close(skipped)
+            run = _Run(batch.catalog, limits)
         files = {file.file.path: file for file in batch.files}
         for part, is_alone in transactions.parted(
             _alone(transactions, skipped if alone is None else skipped | {alone})
