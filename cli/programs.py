@@ -111,7 +111,7 @@ HEADINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "wlc farm derive": {"Rows and columns": _FILTERS},
     "wlr replicate": {
         "Rows and columns": (*_FILTERS, "change_filters"),
-        "Where it reads": (*_SOURCES, "delay", "no_register"),
+        "Where it reads": (*_SOURCES, "delay", "register"),
         "DuckDB files": ("adopt", "swap"),
         "Parquet": ("keep", "open_tables", "engine", "spark_master"),
         "PostgreSQL": ("access",),

@@ -20,15 +20,15 @@ def promote(
     target: Target,
     lose: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="So many transactions of the farm behind the replica count no more."),
+        typer.Option(metavar="N", min=0, help="Give up so many transactions of the farm that the replica lacks."),
     ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Take the former master's place without asking.")] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Make a DuckDB replica the master of its database; the former master can publish no more.
+    """Make a DuckDB replica the master of its database.
 
-    Replicas that hold what this one holds, or less, go on with the new master.
+    The former master can publish no more. Replicas that hold what this one holds, or less, go on with the new master.
     """
     options = storage_options(storage_option)
     if dry_run or not yes:

@@ -155,10 +155,10 @@ def _die(*_: object, **__: object) -> None:
 
 @pytest.mark.slow
 def test_only_a_master_that_was_fenced_off_keeps_its_rest(shop: Shop) -> None:
-    with pytest.raises(InvalidError, match="where the rest is published") as caught:
+    with pytest.raises(InvalidError, match="where its pending transactions are published") as caught:
         wlc.stop(shop.master, rest_to=shop.folder / "rest")
     assert caught.value.hint == f"wlc stop {shop.master}"
-    assert wlc.status(shop.master).state == "started"
+    assert wlc.status(shop.master).state == "active"
 
 
 @pytest.mark.slow
@@ -326,7 +326,7 @@ def test_a_command_asks_first(shop: Shop, capsys: pytest.CaptureFixture[str]) ->
     assert f"hint: wlr promote {shop.copy} --lose 1 --yes" in said
     assert wlr.tick(shop.copy) == wlc.tick(shop.url) - 1
     assert run_app(app, "wlr", ["promote", str(shop.copy), "--lose", "1", "--yes"]) == 0
-    assert wlc.status(shop.copy).state == "started"
+    assert wlc.status(shop.copy).state == "active"
 
 
 @pytest.mark.slow
