@@ -1,6 +1,6 @@
 """Turning a DuckDB database into a master: the `wlc` schema with an image table for every table.
 
-Check that this DuckDB behaves as the capture assumes.
+Check of the capture's assumptions about this DuckDB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Probe row ids of transaction-local rows, what an update and an open transaction do to others, and snapshots.
+    """Probe row ids of transaction-local rows, visible effects of updates and open transactions, and snapshots.
 
     Raises:
         UnsupportedError: The installed DuckDB behaves otherwise; the hint names the supported versions.
@@ -87,22 +87,22 @@ def _failed(connection: duckdb.DuckDBPyConnection) -> str | None:
     return None
 
 
-# Tables that stay when a new history begins: what a site has rejected stays readable for its owner.
+# Tables that stay when a new history begins: rejected rows of a site stay readable for its owner.
 _KEPT = ("exceptions", "counters")
 
 
 def begin(
     shared: Shared, state: MasterState, release: Callable[[duckdb.DuckDBPyConnection], None] | None = None
 ) -> None:
-    """Install the journal afresh, in one transaction.
+    """Install a new journal, in one transaction.
 
     Args:
         shared: The database.
-        state: What it remembers then.
-        release: Removes what a replica has besides its tables, of one that becomes a site.
+        state: Its new state.
+        release: Removes a replica's objects besides its tables, if a replica becomes a site.
 
     Raises:
-        UnsupportedError: A column of some table cannot be replicated exactly, or replicas would not take some object.
+        UnsupportedError: A column cannot be replicated exactly, or replicas would refuse an object.
     """
     connection, catalog = shared.root, shared.catalog
     connection.execute("BEGIN")
@@ -131,7 +131,7 @@ def begin(
 
 
 def _drop_journal(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Drop what an earlier history left."""
+    """Drop the objects of an earlier history."""
     query = "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'wlc'"
     for (table,) in connection.execute(query, [catalog]).fetchall():
         if table not in _KEPT:
