@@ -109,7 +109,7 @@ class OpenTransaction:
         """Save the rows that the statement may remove or alter; return the tables it may write to.
 
         Args:
-            effect: What the statement may do.
+            effect: The possible effect of the statement.
             parameters: Its parameters.
             is_counted: False if it returns rows instead of their number; DuckDB's threads may lose returned rows.
         """

@@ -188,7 +188,7 @@ class CaptureSession:
         """Run one statement that may write, captured.
 
         Raises:
-            FencedError: What it writes could not be published.
+            FencedError: Its changes could not be published.
         """
         if self.transaction is None:
             table = self._small.table(effect, parameters, settings_vary=self._shared.row_settings_vary)
@@ -252,7 +252,7 @@ class CaptureSession:
             text: An equivalent statement, if the call changes the schema.
 
         Raises:
-            FencedError: What it writes could not be published.
+            FencedError: Its changes could not be published.
         """
         with self.captured() as transaction:
             touched = transaction.before(effect, None)

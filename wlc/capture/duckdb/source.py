@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wlc.masters.master_state import MasterState
     from wlc.multi_master.duckdb.duckdb_site import DuckDBSite
 
-# What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
+# The functions of a source module ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -300,7 +300,7 @@ class DuckDBSource(Source):
             found = unpublished.pending(connection, shared.catalog, most)
             yield _Waiting(shared, connection, found, Path(folder)) if found.logged else None
 
-    # What a master does now and then
+    # Occasional work of a master
 
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         """Copy the database at exactly the last published tick, while other connections continue to write."""

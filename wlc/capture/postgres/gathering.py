@@ -115,7 +115,7 @@ class Round:
 
 
 class Gathering:
-    """Gathers what a slot holds until it can be written as a batch.
+    """Gathers the content of a slot until it can be written as a batch.
 
     Args:
         folder: For data that exceeds the memory limit, and for data files.

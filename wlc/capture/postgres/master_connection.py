@@ -111,7 +111,7 @@ class ArrowReader:
             state = getattr(error, "sqlstate", None) or ""
             raise connections.translated(without_password(self._url), str(error), state) from error
         except OSError as error:
-            # What fails in the middle of an answer has no code.
+            # An error in the middle of an answer has no code.
             raise connections.translated(without_password(self._url), _first_line(error), "") from error
 
 

@@ -68,7 +68,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a function inside the database wrote with `pg_logical_emit_message`."""
+    """A message that a function inside the database wrote with `pg_logical_emit_message`."""
 
     prefix: str
     content: bytes

@@ -113,7 +113,7 @@ def copy_tables(
     Args:
         url: The master.
         snapshot: Name of an exported snapshot of the server, which decides what the copies hold.
-        tables: What to copy; none is partitioned.
+        tables: The tables to copy; none is partitioned.
         folder: For the files.
         progress: Called with tables copied, tables in all, and what is being done.
 

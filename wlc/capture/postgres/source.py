@@ -57,7 +57,7 @@ _PASSED_BYTES = 1 << 20
 _AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
 
 
-# What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
+# The functions of a source module ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -374,7 +374,7 @@ class PostgresSource(Source):
         with talking(self.url):
             return find_slot(self.connection, self.slot_state.slot)
 
-    # What a master does now and then
+    # Occasional work of a master
 
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         if is_first:
