@@ -116,8 +116,8 @@ def move(url: str) -> None:
 
 LOSSES: dict[str, tuple[Callable[[str], None], str]] = {
     "dropped": (drop, "is gone"),
-    "dropped and made again": (drop_and_make_again, "was moved by somebody else"),
-    "moved": (move, "was moved by somebody else"),
+    "dropped and made again": (drop_and_make_again, "was moved by another program"),
+    "moved": (move, "was moved by another program"),
 }
 
 

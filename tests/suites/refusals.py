@@ -30,7 +30,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("a macro may not hide what the capture calls; see docs/limits.md", r"would hide DuckDB's own"),
     Refusal(
         "a macro over something that is not there any more stops replicas; see docs/limits.md",
-        r"replicas could not create what depends on it",
+        r"replicas could not create a macro that depends on it",
     ),
     Refusal("values of the type cannot be written exactly; see docs/types.md", r"cannot be replicated exactly"),
     Refusal("the master would be written without capture; see docs/limits.md", r"cannot be detached or replaced"),

@@ -1,1 +1,1 @@
-"""Capture: one adapter per source turns what its transactions changed into journalled change sets."""
+"""Capture: one adapter per source turns the changes of its transactions into journalled change sets."""

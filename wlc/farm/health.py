@@ -37,7 +37,7 @@ class Sign(ForPeople):
     Attributes:
         history: The history that it publishes.
         seen: When it gave the sign, by its own clock.
-        source: What it publishes, without a password; `host`: name of its machine; `user`: its owner.
+        source: The published database, without a password; `host`: name of its machine; `user`: its owner.
         is_closed: It ended on purpose, and has published everything.
         failure: Why it cannot publish at present; empty if it can.
     """

@@ -132,7 +132,7 @@ class SiteSource(ABC):
     # The site was compared with its own log, in case it was restored; see `wlc.multi_master.restored`.
     has_settled_past: bool
 
-    # What the life of every master asks of a site
+    # Hooks of a master's life cycle
 
     @abstractmethod
     def claim(self, wish: Wish, site: str | None, *, is_mesh: bool) -> FarmDatabase:
@@ -162,7 +162,7 @@ class SiteSource(ABC):
     def follow_handover(self, database: FarmDatabase, batch: Batch, chain: str) -> None:
         """Continue as a secondary after a handover; see `wlc.multi_master.restored`."""
 
-    # What only its engine can do
+    # Operations of the engine
 
     @abstractmethod
     def held(self) -> Position | None:

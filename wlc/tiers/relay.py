@@ -337,7 +337,7 @@ class Shipping:
         self._snapshots += 1
         self._has_start = True
 
-    # What others see -------------------------------------------------------------------------------------------------
+    # Visible to readers ----------------------------------------------------------------------------------------------
 
     def _note(self, *, is_final: bool = False) -> None:
         """Update the relay's `wlc.config` to its content.

@@ -1,6 +1,6 @@
-"""Schema changes that replicas cannot follow are refused on the master, before they are committed.
+"""The master refuses schema changes that replicas cannot follow, before they are committed.
 
-CHECK constraints and keys of indexes must give the same answer in every session: replicas compute them again.
+CHECK constraints and index keys must give the same result in every session, because replicas compute them again.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 # Zones that differ in the hour, in the minute and in the day of most moments.
 _ZONES = ("Etc/GMT+12", "Pacific/Kiritimati", "Asia/Kathmandu")
-# A text of a zoned time that names its zone means the same everywhere.
+# A zoned time as text with its zone has the same meaning everywhere.
 _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
-# They look at a value and do not compute with it.
+# Functions that inspect a value without computing with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
 _IN_ZONE = "it computes with a time with time zone, which depends on the setting TimeZone"
 _UNTRIED = "it may compute with a time with time zone, and other zones cannot be tried while lock_configuration is set"
 _ZONED = re.compile(r"TIMESTAMPTZ|TIMETZ|WITH TIME ZONE", re.IGNORECASE)
 _NOT_ALONE = "{} does not depend on the row alone"
-# They end the statement, in every session.
+# Functions that end the statement in every session.
 _WITHOUT_ANSWER = frozenset({"error"})
 _MACROS = """
     SELECT lower(function_name), macro_definition, parameters FROM duckdb_functions()
@@ -63,7 +63,7 @@ _RULES = """
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """An expression that DuckDB computes for every row that is written: a CHECK constraint, or a key of an index.
+    """An expression that DuckDB computes for every written row: a CHECK constraint or an index key.
 
     Attributes:
         kind: CHECK, UNIQUE INDEX or INDEX.
@@ -83,7 +83,7 @@ class Macro:
 
 
 def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[RowRule]:
-    """Read the rules of all tables; keys of indexes that are columns are left out."""
+    """Read the rules of all tables, without index keys that are plain columns."""
     rows = connection.execute(_RULES, [catalog]).fetchall()
     return frozenset(
         RowRule(Name(schema, table), kind, expression)
@@ -97,15 +97,15 @@ def refuse_unstable(
     catalog: str,
     rules: Iterable[RowRule],
 ) -> None:
-    """Refuse rules that may give another answer elsewhere.
+    """Refuse rules that may give another result elsewhere.
 
     Args:
         connection: Sees the tables.
         catalog: Name of the database.
-        rules: Of these tables. A key of an index that is not unique cannot keep a row out.
+        rules: Of these tables. A key of a non-unique index never rejects a row.
 
     Raises:
-        UnsupportedError: A rule depends on the time, on chance or on settings of the session, or may do so.
+        UnsupportedError: A rule depends, or may depend, on the time, on randomness or on settings of the session.
     """
     decisive = sorted((r for r in rules if r.kind != "INDEX"), key=lambda rule: (rule.table, rule.expression))
     macros = macros_of(connection, catalog) if decisive else {}
@@ -122,8 +122,8 @@ def refuse_unstable(
 
 def _refusal(rule: RowRule, cause: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer on a"
-        f" replica, because {cause}",
+        f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another result on a "
+        f"replica, because {cause}",
         hint="leave it out, or compute with values that name their time zone",
     )
 
@@ -135,14 +135,14 @@ def refuse_unlike(
     written: Mapping[Name, Collection[str]],
     changed: Settings,
 ) -> None:
-    """Refuse rows that a replica would refuse, because it has DuckDB's default settings.
+    """Refuse rows that a replica, with DuckDB's default settings, would refuse.
 
     Args:
         connection: Sees the rows.
         catalog: Name of the database.
-        rules: Of the tables that were written.
-        written: Conditions on these tables; one of them holds for each row that was written.
-        changed: Settings that were in force meanwhile, where they are not DuckDB's default.
+        rules: Rules of the written tables.
+        written: Conditions on these tables; one of them holds for each written row.
+        changed: Settings that were in force meanwhile and differ from DuckDB's default.
 
     Raises:
         UnsupportedError: There is such a row.
@@ -154,8 +154,8 @@ def refuse_unlike(
             if any(_count_refused(connection, catalog, rule, condition) for condition in written[rule.table]):
                 named = ", ".join(f"{name} = {value!r}" for name, value in changed)
                 raise UnsupportedError(
-                    f"{rule.kind} ({rule.expression}) of table {rule.table} takes a row only with {named};"
-                    " replicas have DuckDB's default settings, and would refuse it",
+                    f"{rule.kind} ({rule.expression}) of table {rule.table} accepts a row only with {named}; replicas "
+                    "have DuckDB's default settings and would refuse it",
                     hint=f"RESET {changed[0][0]}",
                 )
 
@@ -170,8 +170,8 @@ def refuse_present_checks(connection: duckdb.DuckDBPyConnection, catalog: str, r
         for rule in rules:
             if count := _count_refused(connection, catalog, rule):
                 raise UnsupportedError(
-                    f"table {rule.table} has {count} rows that do not fulfil its {rule.kind} ({rule.expression}) with"
-                    " DuckDB's default settings, so that replicas would refuse them",
+                    f"table {rule.table} has {count} rows that violate its {rule.kind} ({rule.expression}) with "
+                    "DuckDB's default settings, so replicas would refuse them",
                     hint="change the rows, or the constraint",
                 )
 
@@ -188,13 +188,13 @@ def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: Ro
 def causes(
     connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
 ) -> Iterator[str]:
-    """Say what makes a rule depend on more than the row, as far as names and types show it.
+    """Yield the causes for which a rule depends on more than the row, as far as names and types show it.
 
     Args:
         connection: Sees the table.
         catalog: Name of the database.
         rule: Of the table.
-        macros: That the rule may call, by lower-case name.
+        macros: Macros that the rule may call, by lower-case name.
     """
     for written in sorted(set(_written(connection, catalog, rule, macros))):
         if expressions.varies(written.name, written.count) and written.name not in _WITHOUT_ANSWER:
@@ -227,9 +227,9 @@ def macros_of(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, 
 def _written(
     connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
 ) -> Iterator[expressions.WrittenCall]:
-    """Yield the calls in a rule as it is written, and in the macros that it calls.
+    """Yield the calls in a rule's text and in the macros that it calls.
 
-    Where a call is an argument and no column decides about it, DuckDB's bound expression has only its value.
+    DuckDB's bound expression has only the value of a call that depends on no column.
     """
     described = connection.execute(f"DESCRIBE {quote(catalog)}.{rule.table.sql}").fetchall()
     columns = frozenset(str(name).lower() for name, *_ in described)
@@ -244,7 +244,7 @@ def _written(
 
 
 def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> Any:
-    """The expression as DuckDB has resolved its names and types; None if it says nothing."""
+    """The bound expression, with names and types resolved; None if DuckDB does not return it."""
     query = literal(f"SELECT {rule.expression} FROM {quote(catalog)}.{rule.table.sql}")
     plan = connection.execute(f"SELECT json_serialize_plan({query}, optimize := false)").fetchall()[0][0]
     found = json.loads(plan)
@@ -254,9 +254,9 @@ def _bound(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -
 def _differing_by_zone(
     connection: duckdb.DuckDBPyConnection, catalog: str, rules: Collection[RowRule]
 ) -> Iterator[RowRule]:
-    """Yield rules with a part that no column decides about, but the setting TimeZone does.
+    """Yield rules with a part that depends on the setting TimeZone and on no column.
 
-    DuckDB puts the value of such a part in its place, so that nothing else shows it.
+    DuckDB replaces such a part with its value, so no other check finds it.
     """
     if not rules:
         return
@@ -271,7 +271,7 @@ def _differing_by_zone(
 def _may_make_zoned(
     connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, macros: Mapping[str, Sequence[Macro]]
 ) -> bool:
-    """Whether a time with time zone may come from elsewhere than a column."""
+    """Whether a time with time zone may come from another source than a column."""
     calls = set(_written(connection, catalog, rule, macros))
     texts = [rule.expression, *(macro.definition for call in calls for macro in macros.get(call.name, ()))]
     return any(_ZONED.search(text) for text in texts) or any(
@@ -305,7 +305,7 @@ _INSIDE = "create it with TEMP, or in another database that is attached; docs/se
 
 
 def refuse_hiding(text: str) -> None:
-    """Refuse a statement, before it runs, that creates a macro or type in the place of what the capture itself uses.
+    """Refuse, before it runs, a statement that creates a macro or type hiding one that the capture itself uses.
 
     Raises:
         UnsupportedError: It does.
@@ -322,10 +322,10 @@ def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl
     Args:
         connection: Has run it, in a transaction that is still open.
         catalog: Name of the database.
-        ddl: What would be recorded.
+        ddl: The record of it.
 
     Raises:
-        UnsupportedError: It calls what replicas do not call, or is too long or nested too deeply.
+        UnsupportedError: It calls functions that replicas refuse, or is too long or nested too deeply.
     """
     if ddl.kind.endswith("TRIGGER"):
         # Replicas have no triggers: their effects arrive as rows.
@@ -339,7 +339,7 @@ def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl
 def refuse_present(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Refuse a database with an object that replicas would refuse.
 
-    A view that reads files is no such object: replicas get one that says so in its place.
+    A view that reads files is allowed: replicas get a view that raises an explaining error in its place.
 
     Raises:
         UnsupportedError: There is such an object.
@@ -355,7 +355,7 @@ def refuse_present(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 
 
 def _untaken(ddl: Ddl, error: StatementError) -> UnsupportedError:
-    message = f"the database has {ddl.object}, which replicas do not take: {error}"
+    message = f"the database has {ddl.object}, which replicas refuse: {error}"
     return UnsupportedError(message, hint="drop it; docs/security.md says what replicas may read and call")
 
 
@@ -386,7 +386,7 @@ def _refuse_others(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
 
 
 def refuse_broken_macros(connection: duckdb.DuckDBPyConnection, catalog: str, changed: frozenset[Name]) -> None:
-    """Refuse to leave a macro over something that is not there any more: no replica and no snapshot can create it.
+    """Refuse to leave a macro over a dropped object: no replica and no snapshot could create it.
 
     Args:
         connection: In a transaction that is about to be committed.
@@ -404,6 +404,7 @@ def refuse_broken_macros(connection: duckdb.DuckDBPyConnection, catalog: str, ch
         schema_statements(connection, catalog)
     except UnsupportedError as error:
         raise UnsupportedError(
-            f"the change cannot be captured, because replicas could not create what depends on it: {error.message}",
+            "the change cannot be captured, because replicas could not create a macro that depends on it: "
+            f"{error.message}",
             hint="drop or replace the macro in the same transaction, or before",
         ) from error

@@ -1,9 +1,9 @@
-"""What one SQL statement may do to the rows of a table, decided from its text alone.
+"""Possible effects of one SQL statement on the rows of a table, decided from its text alone.
 
-The answer is a superset by construction. A statement that is not recognised becomes an `UnknownEffect`: the capture
+The result is a superset by construction. A statement that is not recognised becomes an `UnknownEffect`: the capture
 then copies every captured table that the text names. A statement must name the table it writes to, so none is missed.
 
-What a statement may do to the rows of a table.
+Classes of possible effects on the rows of a table.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AppendEffect:
-    """Only adds rows to `target`; `reports` is False where nobody reports how many.
+    """Only adds rows to `target`; `reports` is False if DuckDB does not report their number.
 
     Attributes:
-        values: Number of rows of its VALUES list, if these are all that it adds and they are simple; else 0. A part of
-            a statement is simple if constants, parameters and columns of `target` are all that it computes with.
+        values: Number of rows of its VALUES list, if it adds only these and they are simple; else 0. A part of a
+            statement is simple if it computes only with constants, parameters and columns of `target`.
     """
 
     target: tuple[str, ...]
@@ -49,10 +49,10 @@ class TouchEffect:
         parameters: Names of the parameters that condition, source and WITH clause use.
         functions: Functions called in them; the capture looks up whether all of them are deterministic.
         relations: Tables and views read in them.
-        is_stable: False where a second run may choose other rows, even if all functions are deterministic.
+        is_stable: False if a second run may choose other rows, even if all functions are deterministic.
         deletes: True for DELETE and TRUNCATE, False for UPDATE.
         is_simple: All of it is simple (see `AppendEffect`), and it returns no rows.
-        assignments: Columns that an UPDATE assigns, and the text of their values; () if it assigns anything else.
+        assignments: Columns that an UPDATE assigns, and the text of their values; () for other forms of assignment.
     """
 
     target: tuple[str, ...]
@@ -122,7 +122,7 @@ class LockingReadEffect:
     """Reads rows with `FOR UPDATE`, if `exclusive`, or `FOR SHARE`.
 
     Attributes:
-        rows: The rows as those that a DELETE would remove; None if it cannot be said which they are.
+        rows: The rows, as a DELETE would remove them; None if unknown.
     """
 
     rows: TouchEffect | None
@@ -134,13 +134,13 @@ class SchemaEffect:
     """Changes the catalog. `names` are words (lower case) that contain the names of all objects it alters.
 
     Attributes:
-        rewrites: The statement computes values for existing rows, and another session may compute others: it has
-            other settings, another time or another random seed.
-        casts: It gives existing rows a constant. The type that this is cast to says whether another session may get
+        rewrites: The statement computes values for existing rows, and another session may compute different ones: with
+            other settings, at another time or with another random seed.
+        casts: It gives existing rows a constant. The type of its cast determines whether another session may get
             another value.
         target: Name of what an ALTER alters, or ().
         loads: It may write rows into existing tables: those of `names`, or any if `names` is empty.
-        inner: The statement itself, where another one wraps it.
+        inner: The statement itself, if another one wraps it.
     """
 
     names: frozenset[str]
@@ -188,7 +188,7 @@ Effect = (
 
 
 def target_of(effect: Effect) -> tuple[str, ...]:
-    """The table that a statement writes to, as it names it; empty for statements that may write to others."""
+    """The target table of a statement, as it names it; empty for statements that may write to several tables."""
     return effect.target if isinstance(effect, (AppendEffect, TouchEffect, UpsertEffect, MergeEffect)) else ()
 
 
@@ -201,7 +201,7 @@ def clears(effect: TouchEffect, table: CapturedTable) -> bool:
 _ORDER_FREE = frozenset({"count", "min", "max", "bool_and", "bool_or", "count_star"})
 # A subquery with one of these words may return other rows when it runs a second time.
 _UNSTABLE_WORDS = frozenset({"LIMIT", "SAMPLE", "TABLESAMPLE", "OVER", "OFFSET", "FETCH", "POSITIONAL", "ASOF", "KEY"})
-# So may a subquery with these pairs of words: they choose one row of several, or depend on the order of rows.
+# A subquery with these pairs of words may, too: they choose one row of several, or depend on the order of rows.
 _UNSTABLE_PAIRS = frozenset({("DISTINCT", "ON"), ("ARRAY", "(")})
 # Keywords before a parenthesis that call no function, and casts, whose value depends on their operand only.
 _NOT_CALLED = frozenset(
@@ -213,7 +213,7 @@ _NOT_CALLED = frozenset(
 # A part of a statement with one of these words may read a relation.
 _READING_WORDS = frozenset({"FROM", "PIVOT", "SELECT", "TABLE", "UNPIVOT", "WITH"})
 
-# The type of a statement that DuckDB's Python package has no name for.
+# A statement type without a name in DuckDB's Python package.
 UNKNOWN = "UNKNOWN"
 _READ = ReadEffect()
 _SESSION = SessionEffect()
@@ -221,10 +221,10 @@ _SESSION_TYPES = frozenset({"SET", "VARIABLE_SET", "ATTACH", "DETACH", "LOAD", "
 _CONSTANTS = ("numeric_const", "string_const")
 _LOAD = SchemaEffect(frozenset(), rewrites=False, loads=True)
 _SCHEMA_TYPES = frozenset({"CREATE", "CREATE_FUNC", "ALTER", "DROP"})
-# Types of statements that create an object, or may hold one that does.
+# Types of statements that create an object, or may contain a statement that does.
 MAY_CREATE = frozenset({"CREATE", "CREATE_FUNC", "EXPLAIN", "MULTI", UNKNOWN})
 _WRITING_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
-# Functions that move a sequence, although the statement reads only.
+# Functions that move a sequence in a statement that only reads.
 SEQUENCE_MOVERS = frozenset({"nextval", "setval"})
 _MAY_WRITE = re.compile("|".join([*_WRITING_WORDS, *SEQUENCE_MOVERS]), re.IGNORECASE)
 _WRAPPED_WORDS = _WRITING_WORDS | {"COPY", "EXECUTE"}
@@ -232,7 +232,7 @@ _WRAPPED_WORDS = _WRITING_WORDS | {"COPY", "EXECUTE"}
 
 @lru_cache(maxsize=2048)
 def analyse(text: str, kind: str) -> Effect:
-    """Say what a statement may do.
+    """Return the possible effect of a statement.
 
     Args:
         text: One statement.
@@ -258,7 +258,7 @@ def analyse(text: str, kind: str) -> Effect:
 
 
 def detached(text: str, kind: str) -> str | None:
-    """Name, in lower case, of the database that a statement detaches or attaches another one in the place of."""
+    """Lower-case name of the database that a statement detaches, or replaces by attaching another one."""
     parts = tokens(text.rstrip("; \n"))
     named = [token.word for token in parts]
     if kind == "DETACH":
@@ -280,7 +280,7 @@ def _transaction(parts: list[Token]) -> Effect:
 def _query(text: str) -> Effect:
     """Analyse a query, which may contain statements that write and functions that move sequences."""
     if not _MAY_WRITE.search(text):
-        # Most queries only read. To tokenize them would take longer than many of them run.
+        # Most queries only read. Tokenizing them would take longer than many of them run.
         return _READ
     named = words(text)
     if _writes(text):
@@ -347,7 +347,7 @@ def _schema(text: str, kind: str) -> SchemaEffect:
 
 
 def _default(parts: list[Token]) -> list[Token]:
-    """What follows DEFAULT, without signs."""
+    """The value after DEFAULT, without signs."""
     at = next(index for index, token in enumerate(parts) if token.word == "DEFAULT")
     return [token for token in parts[at + 1 :] if token.text not in (";", "-", "+")]
 
@@ -557,7 +557,7 @@ class _Write:
         return MergeEffect(target, alias or "", source, condition, with_clause, *checked)
 
     def _stability(self, *texts: str) -> tuple[frozenset[str], frozenset[str], frozenset[str], bool]:
-        """Parameters, called functions, relations read, and whether a second run must give the same."""
+        """Parameters, called functions, relations read, and whether a second run must give the same result."""
         parts = [token for text in texts if text for token in tokens(text)]
         pairs = list(pairwise(parts))
         parameters = frozenset(follower.text for token, follower in pairs if token.text == "$")

@@ -1,4 +1,4 @@
-"""What one connection knows about the captured tables. Names are resolved as DuckDB resolves them, and remembered."""
+"""The captured tables as one connection sees them. Names are resolved as in DuckDB, and cached."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_PARSED, _LONGEST_PARSED = 1000, 2000
 
 @dataclass(frozen=True, slots=True)
 class SeenCatalog:
-    """What a connection has read of the committed catalog, for others that see the same one."""
+    """The committed catalog as read by a connection, for other connections that see the same one."""
 
     generation: int
     by_name: dict[Name, CapturedTable]
@@ -44,7 +44,7 @@ class SeenCatalog:
 
 @dataclass
 class MacroChanges:
-    """How often a statement of some connection may have changed which macros there are, in any database."""
+    """Number of statements, of any connection, that may have changed the macros of any database."""
 
     count: int = 0
 
@@ -55,11 +55,11 @@ class CapturedTables:
 
     Attributes:
         macro_changes: Of all connections to the database.
-        generation: The catalog's generation when it was read; -1 if that is not certain.
-        triggers: For each trigger its table and the words of its body, in lower case.
+        generation: The catalog's generation when it was read; -1 if uncertain.
+        triggers: Table and lower-case words of the body, by trigger.
         prepared: The connection's prepared statements.
         moving: Tables whose last updated rows DuckDB has moved, by their ids.
-        row_settings: Settings of the session that change which rows are accepted; None until they are read.
+        row_settings: Settings of the session that affect which rows are accepted; None until they are read.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -83,7 +83,7 @@ class CapturedTables:
         self.prepared = PreparedStatements(self.connection)
 
     def refresh(self, generation: int, present: dict[Name, Layout] | None = None) -> None:
-        """Read the catalog again, inside the connection's transaction; `present` are the tables, if they are known."""
+        """Reread the catalog, inside the connection's transaction; `present` are the tables, if known."""
         self.generation = generation
         known = {name: (id_, layout) for id_, (name, layout) in self._layouts().items()}
         if present is None:
@@ -113,7 +113,7 @@ class CapturedTables:
         self._macros = None
 
     def see(self, generation: int, seen: SeenCatalog | None) -> SeenCatalog:
-        """Know the committed catalog of a generation, from another connection if that has read it; returns it."""
+        """Load the committed catalog of a generation, from another connection if that has read it; return it."""
         if seen is None or seen.generation != generation:
             self.refresh(generation)
             return SeenCatalog(generation, dict(self.by_name), self.has_sequences, self.rules, self._refers)
@@ -126,27 +126,27 @@ class CapturedTables:
         return seen
 
     def forget_names(self) -> None:
-        """Forget which tables names mean: the search path or a temporary table has changed."""
+        """Drop the cache of names: the search path or a temporary table has changed."""
         self._resolved.clear()
         self.relations = frozenset()
 
     def forget_macros(self) -> None:
-        """Let all connections forget which macros there are: a schema has changed, or which databases are attached."""
+        """Invalidate the macros of all connections: a schema or the attached databases have changed."""
         self.macro_changes.count += 1
 
     def is_volatile(self, name: str) -> bool:
-        """Say whether a call of a lower-case name may give another answer when it runs again in the transaction."""
+        """Say whether a call of a lower-case name may give another result when repeated in the transaction."""
         if engine.is_volatile(name):
             return True
         changes = self.macro_changes.count
         if self._macros is None or self._macros[0] != changes:
-            # A macro hides DuckDB's own function. DuckDB lists its own, too, which takes long.
+            # A macro hides DuckDB's own function. The query also lists DuckDB's own functions, which takes long.
             query = "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE NOT internal"
             self._macros = changes, frozenset(row[0] for row in self.connection.execute(query).fetchall())
         return name in self._macros[1]
 
     def resolve(self, parts: tuple[str, ...]) -> CapturedTable | None:
-        """Return the captured table that a name means now; None for temporary tables and other databases.
+        """Return the captured table that a name denotes now; None for temporary tables and other databases.
 
         Raises:
             UnsupportedError: Another program altered the table.
@@ -158,7 +158,7 @@ class CapturedTables:
         return self._resolved[parts]
 
     def known(self, parts: tuple[str, ...]) -> CapturedTable | None:
-        """Return the same as `resolve` for a name that it has resolved, and None for others."""
+        """Return the cached result of `resolve` for a name, None for a name that it has not resolved."""
         return self._resolved.get(parts)
 
     def has_foreign_keys(self, table: CapturedTable) -> bool:
@@ -214,7 +214,7 @@ class CapturedTables:
         return self.relations
 
     def add(self, id_: int, name: Name, layout: Layout) -> CapturedTable:
-        """Start journalling a table, or a table's new layout, in the current transaction."""
+        """Start to journal a table, or a table's new layout, in the current transaction."""
         table = CapturedTable(id_, self.catalog, name, layout)
         journal.add_layout(self.connection, table)
         return table
@@ -258,7 +258,7 @@ class CapturedTables:
             name, before = Name(schema, table), found.get(Name(schema, table), ())
             columns = duckdb_catalog.index_columns(expressions)
             if columns is not None and name in present:
-                # An index has them as they were typed.
+                # An index keeps the names as they were typed.
                 spelled = {column.name.lower(): column.name for column in present[name].columns}
                 columns = tuple(spelled.get(column.lower(), column) for column in columns)
             found[name] = None if columns is None or before is None else (*before, columns)

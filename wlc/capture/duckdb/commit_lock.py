@@ -1,6 +1,6 @@
-"""Who commits: one transaction alone, or several short inserts at a time.
+"""The commit lock: one transaction commits alone, or several short inserts commit concurrently.
 
-The last commit that changed each table, for conflicts that DuckDB does not notice.
+The last commit that changed each table, for conflicts that DuckDB does not detect.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 class CommitLock:
-    """A lock that one thread holds alone, or that several threads share.
+    """A lock that one thread holds exclusively, or that several threads share.
 
-    `with lock:` waits until nobody else has it. `with lock.shared:` shares it, unless somebody waits to have it alone:
-    then it is held alone as well, so that nobody waits longer than the statements take that run already.
+    `with lock:` waits until no other thread holds it. `with lock.shared:` shares it, unless a thread waits for
+    exclusive use: then it is held exclusively, too, so that no thread waits longer than the statements that already
+    run.
 
     Attributes:
-        turn: Whoever holds the lock alone has it all the time. Others have it for moments, and do not call DuckDB then.
-        shared: The lock, to share it.
+        turn: An exclusive holder keeps it all the time. Other threads hold it only briefly, without calling DuckDB.
+        shared: The lock in shared mode.
     """
 
     def __init__(self) -> None:
@@ -45,8 +46,8 @@ class CommitLock:
     def _wait(self) -> None:
         self._waiting += 1
         try:
-            # A signal's handler would wait for the statement that it has interrupted.
-            assert threading.get_ident() not in self._sharing, "a thread that commits tries to commit something else"
+            # A signal's handler would wait for the statement that it interrupted.
+            assert threading.get_ident() not in self._sharing, "a committing thread tries to commit another transaction"
             while self._sharing:
                 self._has_left.wait()
         except BaseException:
@@ -56,7 +57,7 @@ class CommitLock:
         self._waiting -= 1
 
     def share(self) -> None:
-        """Share the lock, or wait until it is held alone."""
+        """Share the lock, or wait for exclusive use."""
         thread = threading.get_ident()
         self.turn.acquire()
         if self._waiting or thread in self._sharing:
@@ -66,7 +67,7 @@ class CommitLock:
             self.turn.release()
 
     def leave(self) -> None:
-        """Give up what `share` took."""
+        """Release the result of `share`."""
         thread = threading.get_ident()
         if thread in self._sharing:
             self.turn.acquire()
@@ -98,19 +99,19 @@ class LastChanges:
     def note(
         self, commit: int, removed_from: Iterable[Name], added_to: Iterable[Name], altered: Iterable[Name]
     ) -> None:
-        """Note what a commit did to tables; rows that it updated count as removed and added."""
+        """Record the effects of a commit on tables; updated rows count as removed and added."""
         self.removals.update(dict.fromkeys(removed_from, commit))
         self.additions.update(dict.fromkeys(added_to, commit))
         self.alterations.update(dict.fromkeys(altered, commit))
 
     def has_removed_since(self, table: Name, commits: int) -> bool:
-        """Say whether rows of a table were removed or changed after the database had seen so many commits."""
+        """Say whether rows of a table were removed or changed after a given number of commits."""
         return self.removals.get(table, 0) > commits
 
     def has_changed_since(self, table: Name, commits: int) -> bool:
-        """Say the same, or that rows were added."""
+        """Say whether rows of a table were removed, changed or added after a given number of commits."""
         return self.has_removed_since(table, commits) or self.additions.get(table, 0) > commits
 
     def has_altered_since(self, table: Name, commits: int) -> bool:
-        """Say whether a table was altered or dropped after the database had seen so many commits."""
+        """Say whether a table was altered or dropped after a given number of commits."""
         return self.alterations.get(table, 0) > commits

@@ -1,10 +1,10 @@
-"""Make net changes as a new transaction, through the ordinary capture, if rows still are what they were.
+"""Make net changes as a new transaction, through the ordinary capture, if rows are unchanged since.
 
-Which rows must be removed by a later transaction than those that refer to them.
+Order of removals: rows that must be removed in a later transaction than the rows that refer to them.
 
-DuckDB asks an index of the referring rows whether a row may be removed. A row leaves that index when the transaction
-that removes or changes it is committed, and not before. So a row and those that refer to it cannot go in one
-transaction: those that refer to others go first.
+DuckDB checks an index of the referring rows before it removes a row. A row leaves that index only when the transaction
+that removes or changes it is committed. So a row and the rows that refer to it cannot be removed in one transaction:
+referring rows are removed first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Images of a table whose rows go: those of `source`, a temporary table, that have a negative weight."""
+    """Images of a table's rows to remove: those of `source`, a temporary table, with a negative weight."""
 
     table: TargetTable
     source: str
@@ -51,10 +51,10 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class RemovalOrder:
-    """Removals of transactions to come, in their order, given the foreign keys between the tables of a database.
+    """Removals of later transactions, in order, given the foreign keys between the tables of a database.
 
     Attributes:
-        later: For each of these transactions what it removes; empty if all rows can go at once.
+        later: The removals of each later transaction; empty if all rows can be removed at once.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -63,10 +63,10 @@ class RemovalOrder:
     later: list[list[Removal]]
 
     def refuse_references(self, source: str) -> None:
-        """Refuse to remove rows that rows will refer to which stay, once all else of the change has been written.
+        """Refuse to remove rows to which remaining rows will refer after the whole change.
 
         Args:
-            source: What the master is called in commands.
+            source: The master's name in commands.
 
         Raises:
             InvalidError: There are such rows.
@@ -95,12 +95,12 @@ class RemovalOrder:
 
 
 def removal_order(connection: duckdb.DuckDBPyConnection, catalog: str, removals: Sequence[Removal]) -> RemovalOrder:
-    """Move what must go later from the sources of removals to tables of its own.
+    """Move later removals from their sources to separate tables.
 
     Args:
         connection: In a transaction that has written nothing yet.
         catalog: The database.
-        removals: Of one table each; their sources may hold other images, too, and are made anew.
+        removals: One per table; their sources may hold other images, too, and are rebuilt.
     """
     keys = duckdb_catalog.references(connection, catalog)
     waiting: dict[Name, Removal] = {}
@@ -120,7 +120,7 @@ def removal_order(connection: duckdb.DuckDBPyConnection, catalog: str, removals:
     later: list[list[Removal]] = []
     while waiting:
         ready, waiting = _next(connection, keys, waiting, len(later) + 1)
-        assert ready, "DuckDB lets no rows refer to each other in a circle"
+        assert ready, "DuckDB does not allow rows to refer to each other in a cycle"
         later.append(ready)
     return RemovalOrder(connection, catalog, keys, later)
 
@@ -128,7 +128,7 @@ def removal_order(connection: duckdb.DuckDBPyConnection, catalog: str, removals:
 def _next(
     connection: duckdb.DuckDBPyConnection, keys: Sequence[ForeignKey], waiting: Mapping[Name, Removal], number: int
 ) -> tuple[list[Removal], dict[Name, Removal]]:
-    """Divide rows that wait into those that none of them refers to, and the others."""
+    """Split waiting rows into those that no waiting row refers to, and the others."""
     ready, left = [], {}
     for place, (name, each) in enumerate(waiting.items()):
         referred = " OR ".join(
@@ -146,7 +146,7 @@ def _next(
 
 
 def _refers(key: ForeignKey, parent: TargetTable, child: TargetTable | None = None) -> str:
-    """Say of `c`, an image of the child or else a row of it, that it refers to the image `p` of the parent."""
+    """SQL condition: `c`, an image or a row of the child, refers to the image `p` of the parent."""
     pairs = zip(key.columns, key.referred, strict=True)
     return " AND ".join(
         f"{_loaded(child, column, 'c') if child else f'c.{quote(column)}'} = {_loaded(parent, referred, 'p')}"
@@ -184,9 +184,9 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
             nets = run.nets(changes)
             if not force:
                 run.refuse_conflicts(nets)
-            nets = [net for net in nets if run.settle(net)]
+            nets = [net for net in nets if run.resolve(net)]
             if (site := shared.site) is not None:
-                # Of several transactions, the first one would stand if a later one were refused.
+                # If a later transaction were refused, earlier ones would already be committed.
                 present, _ = taken_tables.tables(raw, shared.catalog)
                 site.refuse_rows(present[net.table.name].table for net in nets)
             done = tuple(sorted((run.counted(net) for net in nets), key=lambda each: each.table))
@@ -197,7 +197,7 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
                 return Compensated(None, done, count)
             with ExitStack() as alone:
                 if order.later:
-                    # Nobody commits between the transactions.
+                    # The commit lock prevents other commits between the transactions.
                     alone.enter_context(shared.publish_lock)
                     alone.enter_context(shared.commit_lock)
                 run.write(nets)
@@ -215,12 +215,12 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
 
 @dataclass(frozen=True, slots=True)
 class _Net:
-    """A table with what shall be changed in it.
+    """The net change of one table.
 
     Attributes:
         wanted: Temporary table of the images, with weights that count copies.
-        present: Temporary table of the rows that are there under the keys of the images, or, of a table without a key,
-            of the images to remove, each with the number of copies that are there.
+        present: Temporary table of the present rows with the images' keys, or, for a table without a key, of the images
+            to remove, each with the present number of copies.
     """
 
     table: TargetTable
@@ -242,7 +242,7 @@ class _Run:
     catalog: str
 
     def nets(self, changes: Sequence[WantedChange]) -> list[_Net]:
-        """Load the images, and the rows that are there; parents come before the tables that refer to them."""
+        """Load the images and the present rows; parents come before the tables that refer to them."""
         present, order = taken_tables.tables(self.connection, self.catalog)
         taken_tables.refuse_triggers(self.connection, self.catalog, (c.table for c in changes), "rows that are undone")
         found = []
@@ -250,7 +250,7 @@ class _Run:
             net = _Net(_target(change, present), number)
             self._make(net.wanted, f"SELECT * FROM {rows_of(change.file)}")
             if net.table.key:
-                # A table of its own has the images' types without collations.
+                # A separate table has the images' types without collations.
                 self._make(net.present, f"SELECT {_listed(net)} FROM {net.wanted} LIMIT 0")
                 self.connection.execute(f"INSERT INTO {net.present} {fold.present_sql(net.table, net.wanted)}")
             else:
@@ -259,10 +259,10 @@ class _Run:
         return found
 
     def refuse_conflicts(self, nets: Sequence[_Net]) -> None:
-        """Refuse rows that are neither as expected nor as wanted.
+        """Refuse rows that differ from both the expected and the wanted ones.
 
         Raises:
-            ChangedSinceError: There are some.
+            ChangedSinceError: There are such rows.
         """
         found: list[RowConflict] = []
         count = 0
@@ -281,8 +281,8 @@ class _Run:
         error.conflicts, error.count = tuple(found), count
         raise error
 
-    def settle(self, net: _Net) -> bool:
-        """Replace what is wanted by what has to be changed for that in the rows that are there; says if it is much."""
+    def resolve(self, net: _Net) -> bool:
+        """Reduce the wanted images to the changes of present rows that are needed; return whether there are any."""
         if net.table.key:
             gone = f"SELECT *, -1 AS {WEIGHT} FROM {net.present}"
         else:
@@ -293,7 +293,7 @@ class _Run:
         return bool(self.connection.execute(f"SELECT 1 FROM {net.present} LIMIT 1").fetchall())
 
     def counted(self, net: _Net) -> ChangedRows:
-        """Count what a settled net changes."""
+        """Count the changes of a resolved net."""
         stays = fold.STAYS if net.table.keeps_rows else "false"
         sums = (
             f"coalesce(sum(abs({WEIGHT})) FILTER ({WEIGHT} {sign} 0 AND {stayed}), 0)"
@@ -303,10 +303,10 @@ class _Run:
         return ChangedRows(str(net.table.name), *map(int, counts))
 
     def write(self, nets: Sequence[_Net]) -> None:
-        """Write settled nets: removed rows child before parent, then all others parent before child.
+        """Write resolved nets: removed rows, children before parents, then all others, parents before children.
 
         Raises:
-            InvalidError: The rows break a constraint.
+            InvalidError: The rows violate a constraint.
         """
         try:
             for net in reversed(nets):
@@ -317,15 +317,15 @@ class _Run:
             said = str(error).partition("\n")[0]
             raise InvalidError(
                 f"the rows of {net.table.name} cannot be written: {said}",
-                hint="change the rows that are in the way; or undo one transaction after the other, the newest first,"
-                " or one table after the other, those that refer to others first: --table TABLE",
+                hint="change the conflicting rows; or undo one transaction at a time, the newest first, or one table "
+                "at a time, referring tables first: --table TABLE",
             ) from error
 
     def remove_later(self, removals: Sequence[Removal], done: str) -> int:
-        """Remove in a transaction of its own what had to wait for another one; returns its tick.
+        """Remove later rows in a separate transaction; return its tick.
 
         Raises:
-            UnavailableError: DuckDB or the machine fails; the transactions before it stand.
+            UnavailableError: DuckDB or the machine fails; the earlier transactions stay committed.
         """
         transaction = self.session.begin("BEGIN TRANSACTION", explicit=False)
         transaction.look()
@@ -336,7 +336,7 @@ class _Run:
             said = str(error).partition("\n")[0]
             raise UnavailableError(
                 f"{done} transactions were committed; then rows of {each.table.name} could not be removed: {said}",
-                hint="run the same again: it does the rest",
+                hint="run the same command again: it completes the change",
             ) from error
         self.session.commit("COMMIT")
         return transaction.tick
@@ -364,8 +364,8 @@ class _Run:
         self._run(fold.insert_new_sql(table, source))
 
     def _add_ready(self, net: _Net) -> None:
-        """Insert rows that refer to rows of their own table behind those; DuckDB looks only at earlier statements."""
-        # Rows that stay are updated by now: what is left is to be added.
+        """Insert rows that refer to rows of their own table after those: DuckDB sees only earlier statements."""
+        # Rows that stay are already updated: the rest is added.
         self.connection.execute(f"DELETE FROM {net.present} WHERE {WEIGHT} < 0 OR {fold.STAYS}")
         plain, ready = replace(net.table, is_referenced=False), 'temp."wlc ready"'
         while True:
@@ -386,7 +386,7 @@ class _Run:
 
 
 def _target(change: WantedChange, present: Mapping[Name, TakenTable]) -> TargetTable:
-    """Describe the table that a change is about.
+    """Describe the table of a change.
 
     Raises:
         UnsupportedError: It was dropped, renamed or altered since.
@@ -400,11 +400,11 @@ def _target(change: WantedChange, present: Mapping[Name, TakenTable]) -> TargetT
     layout = taken.table.layout
     if layout.shape != change.layout.shape or layout.key_places != change.layout.key_places:
         raise UnsupportedError(
-            f"table {change.table} has other columns, or another primary key, than then",
-            hint=f"write the rows as they should be now: wlr rows diff DB --tick A:B --table {change.table} shows them",
+            f"table {change.table} has other columns or another primary key now",
+            hint=f"write the intended rows: wlr rows diff DB --tick A:B --table {change.table} shows them",
         )
     has_rowid = all(column.name.lower() != "rowid" for column in layout.columns)
-    # As if it were referenced: a row whose key stays is updated, which no foreign key notices.
+    # Treated as referenced: a row whose key stays is updated, which affects no foreign key.
     return fold.TargetTable(
         change.table, taken.table.sql, layout, True, bool(layout.primary_key), taken.references_itself, has_rowid
     )
@@ -415,7 +415,7 @@ def _listed(net: _Net, alias: str = "") -> str:
 
 
 def _copies_sql(net: _Net) -> str:
-    """Select the images to remove with the number of copies that are there."""
+    """Select the images to remove with the present number of copies."""
     left = fold.copies_left_sql(net.table, net.wanted)
     same = fold.same_stored_sql(net.table.layout, "l", "w")
     return (

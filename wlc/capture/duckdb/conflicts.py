@@ -1,4 +1,4 @@
-"""What a transaction may not commit because of others, and DuckDB would let pass."""
+"""Conflicts with other transactions that DuckDB does not detect."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def refuse(
     rewritten: Iterable[Name],
     began_after: int,
 ) -> None:
-    """Refuse what other transactions or programs did, and DuckDB does not notice.
+    """Refuse conflicts with other transactions or programs that DuckDB does not detect.
 
-    DuckDB notices two transactions that delete a row, or that update the same column of it. It accepts a delete beside
-    an update, and updates of two columns: the images would then be of a row that never existed.
+    DuckDB detects two transactions that delete a row, or update the same column of it. It accepts a delete beside an
+    update, and updates of two columns: the images would then show a row that never existed.
 
     Args:
         shared: The database.
         settled: The images of the transaction, complete.
-        known_as: The name under which others know each table that the transaction has altered; None if it created it.
+        known_as: The committed name of each table that the transaction has altered; None if it created the table.
         rewritten: Tables whose rows are all published again.
         began_after: Number of commits that the transaction sees.
 
     Raises:
-        duckdb.TransactionException: Others have changed the same rows or their table.
-        UnsupportedError: Rows of a table were changed without capture.
+        duckdb.TransactionException: Other transactions have changed the same rows or their table. UnsupportedError:
+        Rows of a table were changed without capture.
     """
     for images in settled:
         name = images.table.name
@@ -51,25 +51,25 @@ def refuse(
         if images.removed and known is not None and shared.last_changes.has_removed_since(known, began_after):
             refuse_altered(shared, known, began_after)
             if name in known_as:
-                # Others cannot read the table as it is here.
+                # Other connections cannot read the table as this transaction sees it.
                 raise conflict(name)
-            # A clear removes all rows, also those that others changed.
+            # A clear also removes rows that other transactions changed.
             if images.cleared is None and (not images.table.has_rowid or _is_outdated(images)):
                 raise conflict(name)
     for name in rewritten:
-        # All rows were published as this transaction saw them. DuckDB also rewrites those that it does not see.
+        # The rows were published as this transaction sees them. DuckDB also rewrites rows that it does not see.
         if shared.last_changes.has_changed_since(name, began_after):
             raise conflict(name)
     refuse_changed(shared, [images.table.name for images in settled if images.removed])
 
 
 def refuse_altered(shared: Shared, table: Name, began_after: int) -> None:
-    """Refuse to compare changed rows with those of a table that another transaction has altered or dropped.
+    """Refuse to compare changed rows with a table that another transaction has altered or dropped.
 
-    DuckDB itself refuses to commit then, but not before.
+    DuckDB itself refuses only at the commit.
 
     Raises:
-        duckdb.TransactionException: One has.
+        duckdb.TransactionException: Another transaction has.
     """
     if shared.last_changes.has_altered_since(table, began_after):
         raise duckdb.TransactionException(
@@ -83,7 +83,7 @@ def _is_outdated(images: Images) -> bool:
     connection, table = images.connection, images.table
     saved = f"SELECT _rowid AS r, * FROM {images.saved_sql} AND _rowid < {LOCAL_ROWID}"
     rowids = connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
-    # Another connection sees what is committed now; this one sees what was committed when it began.
+    # Another connection sees the present commits; this one sees the commits at its begin.
     with connection.cursor() as other:
         other.register("wlc rowids", rowids)
         query = f"SELECT rowid, {', '.join(table.values)} FROM {table.sql}"
@@ -98,7 +98,7 @@ def _is_outdated(images: Images) -> bool:
 
 
 def changed(shared: Shared, tables: Iterable[Name]) -> list[Name]:
-    """Compare the tables that are in doubt, and return those that hold other rows than were captured."""
+    """Compare the tables in doubt, and return those whose rows differ from the captured ones."""
     if not (doubtful := shared.doubt.of(tables)):
         return []
     with shared.reading() as connection:
@@ -110,7 +110,7 @@ def changed(shared: Shared, tables: Iterable[Name]) -> list[Name]:
 
 
 def refuse_changed(shared: Shared, tables: Iterable[Name]) -> None:
-    """Refuse to publish removed or changed rows of tables that hold other rows than were captured.
+    """Refuse to publish removed or changed rows of tables whose rows differ from the captured ones.
 
     Raises:
         UnsupportedError: There is such a table.

@@ -1,13 +1,13 @@
-"""A drop-in for DuckDB's connection that captures what every committed transaction changed.
+"""A drop-in for DuckDB's connection that captures the changes of every committed transaction.
 
-One call at a time on a connection: the call of another thread is refused, as DuckDB refuses it.
+One call at a time on a connection: a concurrent call of another thread is refused, as in DuckDB.
 
-Methods of DuckDB's connection that ours hands on as they are. `Connection` itself defines those that it captures.
+Methods of DuckDB's connection that are delegated unchanged. `Connection` itself defines the captured ones.
 
-A method that writes rows must be captured. So there is no general way to the raw connection: each method is in a list
-here or defined by `Connection`, and a test compares both with what DuckDB has.
+A method that writes rows must be captured. So there is no generic delegation to the raw connection: each method is in a
+list here or defined by `Connection`, and a test compares both with DuckDB's methods.
 
-DuckDB's appender with captured flushes. DuckDB's own writes when it is flushed, and never before.
+DuckDB's appender with captured flushes. DuckDB's appender writes only when it is flushed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Method = TypeVar("_Method", bound="Callable[..., Any]")
 def exclusive(method: _Method) -> _Method:
     """Make a method of a connection refuse to run while another thread runs one.
 
-    Capture of a statement takes several calls of DuckDB. A call in between them would write without capture.
+    The capture of a statement takes several calls of DuckDB. A concurrent call in between would write without capture.
     """
 
     @wraps(method)
@@ -69,7 +69,7 @@ def exclusive(method: _Method) -> _Method:
     return cast("_Method", call)
 
 
-# They fetch the last result. `_settled` puts it back on the raw connection first.
+# Methods that fetch the last result. `_settled` first restores it on the raw connection.
 _RESULTS = (
     "df",
     "fetchdf",
@@ -84,7 +84,7 @@ _RESULTS = (
     "abort",
     "_result_as_arrow",
 )
-# They write no rows: they read the catalog, bind or parse, register what statements may read, or make types.
+# Methods that write no rows: they read the catalog, bind or parse, register sources of statements, or make types.
 _PASSED_ON = (
     "_bind",
     "_catalog_version",
@@ -134,7 +134,7 @@ _PASSED_ON = (
 
 
 def install(connection: type) -> None:
-    """Give a class all these methods, and those that make relations, unless it defines them itself."""
+    """Add all these methods, and those that make relations, to a class unless it defines them."""
     for name in _RESULTS:
         setattr(connection, name, _result_method(name))
     for name in _PASSED_ON:
@@ -145,7 +145,7 @@ def install(connection: type) -> None:
 
 
 def _relation_method(name: str) -> Any:
-    # A relation runs its statement by `_submit` of the connection that it was made with: ours.
+    # A relation runs its statement by `_submit` of its connection, the captured one.
     method = _relation.CONNECTION_METHODS[name]
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def _result_method(name: str) -> Any:
 def _passed_on_method(name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         returned = getattr(self._raw, name)(*args, **kwargs)
-        # Some return the raw connection, for chained calls. What it runs would not be captured.
+        # Some methods return the raw connection, for chained calls. Its statements would not be captured.
         return self if isinstance(returned, duckdb.DuckDBPyConnection) else returned
 
     return _named(call, name)
@@ -218,8 +218,8 @@ _SPLIT_MOST = 1000
 class Connection:
     """Same methods, results and errors as `duckdb.DuckDBPyConnection`; made by `wlc.connect`.
 
-    Every statement that may write is captured: SQL text by `_run_text`, calls by `_write`. What only reads goes
-    straight to DuckDB. Methods that are not defined here are in the lists above; there are no others.
+    Every statement that may write is captured: SQL text by `_run_text`, calls by `_write`. Read-only calls go directly
+    to DuckDB. Methods that are not defined here are in the lists above; there are no others.
     """
 
     if TYPE_CHECKING:
@@ -234,14 +234,14 @@ class Connection:
         self._outcome: StatementOutcome | None = None
         self._count: int | None = None
         self._split: dict[str, tuple[tuple[str, str], ...]] = {}
-        # What the process can do with the database besides, set by whoever opens the connection.
+        # Further operations of the process on the database, set by the function that opens the connection.
         self.make_taker: Callable[[], Any] = lambda: None
         self._before_close: list[Callable[[], None]] = []
         self._finalizer = weakref.finalize(self, _release, raw, shared, self._before_close)
 
     @property
     def wlc(self) -> Any:
-        """What takes for a site whose database the process has open; see `wlc.multi_master.taker`."""
+        """The taker of a site whose database the process has open; see `wlc.multi_master.taker`."""
         return self.make_taker()
 
     def __enter__(self) -> Self:
@@ -268,7 +268,7 @@ class Connection:
         return self
 
     def executemany(self, query: Any, parameters: Any = None) -> Self:
-        """Run one statement for each set of parameters, each its own transaction unless one is open."""
+        """Run one statement for each set of parameters, each in a separate transaction unless one is open."""
         statements = self._statements(query)
         kept = self._run_leading(statements)
         if not statements or parameters is None or len(parameters) == 0:
@@ -284,7 +284,7 @@ class Connection:
         return self
 
     def _run_leading(self, statements: tuple[tuple[str, str], ...]) -> StatementOutcome | None:
-        """Run all statements of a script but the last; returns the last rows that one of them returned, or None."""
+        """Run all statements of a script but the last; return the last result set, or None."""
         kept = None
         for text, kind in statements[:-1]:
             self._run_text(text, kind, None, is_kept=True)
@@ -293,7 +293,7 @@ class Connection:
         return kept
 
     def _keep(self, kept: StatementOutcome | None) -> None:
-        """Return what DuckDB returns for a script: the last rows, even if statements without rows followed."""
+        """DuckDB returns the last result set of a script, even if statements without one follow."""
         if kept is not None and (self._outcome is None or self._outcome.held is None):
             self._outcome, self._count = kept, -1
 
@@ -343,7 +343,7 @@ class Connection:
         try:
             return tuple((part.query, _kind(part)) for part in self._raw.extract_statements(script))
         except duckdb.ParserException:
-            # Of a master that is no site, DuckDB refuses FOR UPDATE as ever.
+            # For a master that is no site, DuckDB itself refuses FOR UPDATE.
             if self._shared.state is None or self._shared.state.site is None:
                 raise
             found = for_update.statements(script, self._raw.extract_statements, _kind)
@@ -353,7 +353,7 @@ class Connection:
 
     @exclusive
     def _run_text(self, text: str, kind: str, parameters: Any, *, is_kept: bool = False) -> None:
-        """Run one statement; `is_kept` keeps its rows apart from the connection, for others may follow."""
+        """Run one statement; `is_kept` keeps its rows apart from the connection, in case statements follow."""
         self._outcome, self._count = None, None
         session = self._session
         effect = session.effect(text, kind)
@@ -487,7 +487,7 @@ class Connection:
     # Opening and closing --------------------------------------------------------------------------------------------
 
     def cursor(self) -> Connection:
-        """Another connection to the same database, with transactions of its own."""
+        """Another connection to the same database, with separate transactions."""
         self._shared.users += 1
         other = Connection(self._shared, self._raw.cursor())
         other.make_taker = self.make_taker
@@ -496,7 +496,7 @@ class Connection:
     duplicate = cursor
 
     def before_close(self, call: Callable[[], None]) -> None:
-        """Let something end before the connection is closed; it must not refer to the connection."""
+        """Register a function to call before the connection is closed; it must not refer to the connection."""
         self._before_close.append(call)
 
     def close(self) -> None:
@@ -541,7 +541,7 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
         if shared.commits:
             shared.publisher.try_snapshot()
         if isinstance(failure, FencedError) and not shared.commits:
-            # Whoever only read has nothing to publish.
+            # A process that only read has nothing to publish.
             failure = None
     close_shared(shared)
     return failure

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def read(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """What the tables held at the last published tick; tables without a known digest are left out."""
+    """The tables' digests at the last published tick, without unknown ones."""
     columns = "schema_name, table_name, rows, sum"
     rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
     return {Name(schema, table): Digest(count, total) for schema, table, count, total in rows}
@@ -46,14 +46,14 @@ def quick_after(
     batch: Batch,
     extracted: Mapping[str, PackedFile],
 ) -> dict[Name, int]:
-    """What tables hold after a batch whose images are still journalled, by DuckDB's own hash.
+    """The tables' quick sums after a batch whose images are still journalled, by DuckDB's own hash.
 
-    Tables whose schema the batch changes, and those that it clears, are left out: the next snapshot reads them.
+    Tables whose schema the batch changes, and cleared ones, are left out: the next snapshot reads them.
 
     Args:
-        connection: Where to ask.
+        connection: The connection to query.
         catalog: The master's database.
-        layouts: Those of the journal.
+        layouts: Layouts of the journal.
         batch: The batch.
         extracted: Files of its packed images.
     """
@@ -89,12 +89,12 @@ def ledger(
     layouts: Mapping[int, tuple[Name, Layout]],
     extracted: Mapping[str, PackedFile],
 ) -> Ledger:
-    """Follow digests from the last published tick on; images are those of the journal.
+    """Follow digests from the last published tick on, by the images of the journal.
 
     Args:
-        connection: Where to ask.
+        connection: The connection to query.
         catalog: The master's database.
-        layouts: Those of the journal; the number of one is the path of its images.
+        layouts: Layouts of the journal; the number of one is the path of its images.
         extracted: Files of packed images, by path.
     """
 

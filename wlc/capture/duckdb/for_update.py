@@ -1,7 +1,7 @@
-"""The clauses `FOR UPDATE` and `FOR SHARE`, which DuckDB does not know: they are cut off a SELECT and become its kind.
+"""The clauses `FOR UPDATE` and `FOR SHARE`, which DuckDB lacks: they are cut off a SELECT and become its kind.
 
-Only what reads rows of one table by a condition says which rows it reads. Of rows that GROUP BY, LIMIT and the like
-leave out, all that meet the condition count as read.
+The rows read are known only if the SELECT reads one table by a condition. With GROUP BY, LIMIT and the like, all rows
+that meet the condition count as read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOR_UPDATE, FOR_SHARE = CLAUSES = ("SELECT FOR UPDATE", "SELECT FOR SHARE")
 _QUERIES = ("SELECT", "FROM", "WITH", "VALUES", "TABLE")
-# What may follow the condition of a SELECT, or its table.
+# Clauses that may follow the condition of a SELECT, or its table.
 _TAILS = frozenset("GROUP HAVING WINDOW QUALIFY ORDER LIMIT OFFSET FETCH".split())
 _COMBINED = frozenset("UNION INTERSECT EXCEPT".split())
 
@@ -71,13 +71,13 @@ def _cut(text: str) -> tuple[str, str | None]:
 
 
 def effect(text: str, kind: str) -> LockingReadEffect:
-    """Say what a SELECT reads that had one of the clauses."""
+    """Return the effect of a SELECT that had one of the clauses."""
     return LockingReadEffect(rows_read(text), kind == FOR_UPDATE)
 
 
 @lru_cache(maxsize=2048)
 def rows_read(text: str) -> TouchEffect | None:
-    """Say which rows of which table a SELECT reads, None if it is not certain that one condition says so."""
+    """Return the table and condition of the rows that a SELECT reads, None if no single condition determines them."""
     text = numbered(text)
     parts = [token for token in tokens(text) if token.text != ";"]
     if not parts or parts[0].word != "SELECT" or _has_subquery(parts):
@@ -94,7 +94,7 @@ def rows_read(text: str) -> TouchEffect | None:
         return None
     end = next((at for at in range(sources[0], len(parts)) if words[at] in _TAILS), len(parts))
     stop = parts[end].start if end < len(parts) else len(text)
-    # It reads the rows that this would remove.
+    # The SELECT reads the rows that this DELETE would remove.
     found = analyse(f"DELETE {text[parts[sources[0]].start : stop]}", "DELETE")
     if not isinstance(found, TouchEffect) or found.source is not None:
         return None

@@ -1,21 +1,21 @@
-"""Where a master's file lives, so that a copy of the file does not take itself for the master.
+"""The home of a master's file, so that a copy of the file does not act as the master.
 
-A copy holds everything that the master remembers, and would publish into the master's farm. Only the file that became
-the master may do that: the same file, under the same path, on the same machine. What differs between two runs although
-the file never moved is ignored:
+A copy holds the master's whole state, and would publish into the master's farm. Only the file that became the master
+may do that: the same file, under the same path, on the same machine. Differences between two runs without a move of the
+file are ignored:
 
     the path     a bind mount or a hard link: the remembered path still names this file
     the host     a container with a new name on the same running machine
     the device   the machine or the file system started again: numbers of devices are given out anew
 
-Whether another program may have written a master's file since the last session that captured.
+Doubt: another program may have written a master's file since the last captured session.
 
-DuckDB numbers the checkpoints of a file, in its header. The last thing that a session writes is the number of its own
-last checkpoint. If the file has another number, or a write-ahead log is left, another program has written the file, or
-the session died. Then a table is in doubt until it was compared with what was captured, which happens before the first
-commit that removes or changes rows of the table: the images of rows that the log does not know would stop each replica.
+DuckDB numbers the checkpoints of a file, in its header. A session finally writes the number of its own last checkpoint.
+If the file has another number, or a write-ahead log is left, another program has written the file, or the session
+crashed. Then a table is in doubt until it is compared with the captured state, before the first commit that removes or
+changes rows of the table: images of uncaptured rows would stop each replica.
 
-A program that writes the file through DuckDB alone, while the same process captures, is not noticed.
+Writes through DuckDB alone within the capturing process are not detected.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Home:
 
         Args:
             here: The file.
-            names: What the remembered path names at present, None if nothing.
+            names: The file at the remembered path at present, None if there is none.
         """
         is_same_path = self.path == here.path or (names is not None and names.is_file_of(here))
         return is_same_path and self.is_file_of(here)
@@ -103,19 +103,20 @@ def home_at(path: str) -> Home:
     return Home(socket.gethostname(), _boot_id(), str(found), stat.st_dev, stat.st_ino)
 
 
-# An attribute of a master's file: where it publishes. Who cannot open the file can read it; a copy does not have it.
+# An extended attribute of a master's file: where it publishes. Readable even if another process has the database open;
+# a copy lacks it.
 _PLACE = "user.dbfarm.place"
 
 
 def note_place(file: Path, place: PublishingPlace) -> None:
-    """Note at a master's file where it publishes, where files have attributes."""
+    """Store the publishing place in an attribute of the master's file, if the file system has attributes."""
     if sys.platform == "linux" and noted_place(str(file)) != place:
         with suppress(OSError):
             os.setxattr(file, _PLACE, json.dumps(asdict(place)).encode())
 
 
 def noted_place(source: str) -> PublishingPlace | None:
-    """Return where a master's file publishes; None if that is not known."""
+    """Return where a master's file publishes; None if unknown."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(os.getxattr(source, _PLACE))
@@ -137,7 +138,7 @@ def encode_home(home: Home) -> str:
 
 
 def decode_home(text: str | None) -> Home | None:
-    """Read what `encode_home` wrote, None if it is something else: such a file does not know where it lives."""
+    """Decode a home, None if the text is no home: the home of such a file is unknown."""
     try:
         values = fields.as_object(fields.DECODER.decode(text or ""))
         texts = {key: fields.as_text(values[key]) for key in ("host", "boot", "path")}
@@ -152,9 +153,9 @@ def elsewhere(name: str, home: Home | None, here: Home, shown: str) -> FencedErr
 
     Args:
         name: The master's name in the farm.
-        home: The file that became the master; None if that is not known.
-        here: The file that remembers it.
-        shown: The file as its user calls it.
+        home: The file that became the master; None if unknown.
+        here: The present file.
+        shown: The file as its user names it.
     """
     if home is not None and (home.is_home_of(here) or home.is_home_of(here, named_by(home.path))):
         return None
@@ -167,8 +168,8 @@ def elsewhere(name: str, home: Home | None, here: Home, shown: str) -> FencedErr
     source = shlex.quote(shown)
     return FencedError(
         f"{where}; a copy publishes nothing",
-        hint=f"if this file takes its place: wlc master {source} --moved; if the other one goes on:"
-        f" wlc master {source} --name OTHER, which makes this file a master of its own",
+        hint=f"if this file takes its place: wlc master {source} --moved; if the other one continues: wlc master "
+        f"{source} --name OTHER, which makes this file a separate master",
         path=shown,
     )
 
@@ -187,11 +188,11 @@ _HEADER_BYTES = 4096
 
 @dataclass(slots=True)
 class Doubt:
-    """Which tables may hold rows that were not captured.
+    """Tables that may hold uncaptured rows.
 
     Attributes:
-        is_open: All tables, but for those that were compared.
-        compared: Tables that were compared since the doubt arose.
+        is_open: All tables but the compared ones.
+        compared: Tables compared since the doubt arose.
     """
 
     is_open: bool = False
@@ -224,14 +225,14 @@ def _headers(path: Path) -> bytes:
 
 
 def found(path: Path, written: str | None) -> Doubt:
-    """Return what is in doubt when a file was just opened; `written` is what `to_note` gave last."""
+    """Return the doubt about a file that was just opened; `written` is the last result of `to_note`."""
     return decode(written, checkpoints(path), has_log=has_log(path))
 
 
 def to_note(path: Path, doubt: Doubt, written: str | None) -> dict[str, str]:
-    """Return what to write to `wlc.state` before a file is closed: the next checkpoint is the session's last one.
+    """Return the entries for `wlc.state` before a file is closed: the next checkpoint is the session's last one.
 
-    It is empty if nothing was written since the last note.
+    Empty if nothing was written since the last call.
     """
     last = checkpoints(path)
     is_noted = not has_log(path) and encode(last, doubt) == written
@@ -239,16 +240,16 @@ def to_note(path: Path, doubt: Doubt, written: str | None) -> dict[str, str]:
 
 
 def encode(checkpoint: int, doubt: Doubt) -> str:
-    """Write what the next session has to know, as JSON."""
+    """Encode the state for the next session, as JSON."""
     compared = [[name.schema, name.name] for name in sorted(doubt.compared)] if doubt.is_open else None
     return json.dumps({"checkpoint": checkpoint, "compared": compared})
 
 
 def decode(text: str | None, checkpoint: int, *, has_log: bool) -> Doubt:
-    """Return what is in doubt when a file is opened.
+    """Return the doubt about a file when it is opened.
 
     Args:
-        text: What `encode` wrote, None if nothing.
+        text: The result of `encode`, None without one.
         checkpoint: Number of the file's last checkpoint.
         has_log: A write-ahead log was left.
     """

@@ -1,9 +1,9 @@
 """The capture of every statement: images of a superset of the rows that a transaction touches in one table.
 
-Before a statement, the rows that it may touch are saved as they are. Before the commit, the images of rows as they are
-now are added, and all are counted. `small_change` is the other capture, of a statement that is a transaction by itself.
-Whichever captures, it journals under the transaction's tick one image of each row that is gone, and one of each row
-that is there; it says how many; and it refuses if these do not account for what the statements report.
+Before a statement, the rows that it may touch are saved. Before the commit, images of the present rows are added, and
+all are counted. `small_change` is the other capture, for a statement that is a transaction by itself. Both journal,
+under the transaction's tick, one image of each removed and of each added row, return their numbers, and refuse if the
+images do not account for the statements' reports.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _LOCAL = f"rowid >= {LOCAL_ROWID}"
 
 @dataclass
 class Images:
-    """What is known and saved about one table since the transaction first touched it.
+    """The saved images of one table since the transaction first touched it.
 
     Attributes:
         saved: Number of images of earlier rows, saved in the journal under `tick`.
         rowids: Row ids of the saved rows if they are few, else None.
-        copy: Temporary table with all rows as they were, for statements without a known narrower superset.
+        copy: Temporary table with all former rows, for statements without a known narrower superset.
         cleared: Number of rows the table had when the transaction removed them all, else None.
-        local_before: Of the rows that the table had with this layout at first, those that the transaction had added.
-        found: Rows that the saving queries found, a row of two statements counted twice; None if that is not known.
+        local_before: Rows added by the transaction before the table got this layout.
+        found: Rows that the saving queries found, a row of two statements counted twice; None if unknown.
         appended: Rows that inserts reported; `updated` and `deleted`: rows that updates and deletes reported.
         rows_before: Rows of the table at first; None while all statements report exactly what they do.
         last_rowid: Greatest row id before the transaction removed all rows.
-        added: Images of rows as they are now, and `removed` of rows as they were; complete before the commit.
-        carries_meta: Some image carries the transaction's own data.
+        added: Images of present rows; `removed`: images of former rows; complete before the commit.
+        carries_meta: An image carries the transaction's own data.
         packed: Bytes of the data file that holds the images, if they are not in the image table.
     """
 
@@ -77,7 +77,7 @@ class Images:
     # Before a statement ---------------------------------------------------------------------------------------------
 
     def count_before(self, rows: int | None = None) -> None:
-        """Learn how many rows the table had, `rows` if known: a statement follows that does not report all it does."""
+        """Count the table's rows (`rows` if known) before a statement that does not report all its effects."""
         if rows is not None:
             self.rows_before = rows
         elif self.rows_before is None:
@@ -111,10 +111,10 @@ class Images:
         self.saved += found
 
     def _save_few(self, where: str, parameters: dict[str, object]) -> None:
-        """Save rows without a filter, which would hide the index: also added rows, and some that are saved already."""
+        """Save rows without a filter, which would prevent index use: also added rows, and rows saved before."""
         known = self.rowids or []
         if (asked := hash(str([*parameters.values()] or where))) in self._asked:
-            # The same key again: the statement probably changes the same rows.
+            # Same key as before: the statement probably changes the same rows.
             query = self.tables.parsed(f"SELECT rowid FROM {where}")
             again = [row[0] for row in self.connection.execute(query, parameters).fetchall()]
             if all(rowid in known or rowid >= LOCAL_ROWID for rowid in again):
@@ -144,7 +144,7 @@ class Images:
             self.saved -= self._changed(f"DELETE FROM {self.saved_sql} AND rowid NOT IN ({first})")
 
     def save_local(self) -> None:
-        """Save the rows that the transaction has added so far: the state with which a new layout starts."""
+        """Save the rows that the transaction has added so far: the initial state of a new layout."""
         self.count_before()
         self.local_before = self._changed(
             f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
@@ -154,7 +154,7 @@ class Images:
         self.rowids = None
 
     def save_whole(self) -> None:
-        """Copy all committed rows that are not saved yet: the superset that is always right."""
+        """Copy all committed rows that are not saved yet: the superset that is always valid."""
         self.count_before()
         if self.copy is not None or self.cleared is not None:
             return
@@ -172,7 +172,7 @@ class Images:
     # After a statement ----------------------------------------------------------------------------------------------
 
     def account(self, effect: Effect, count: int | None) -> None:
-        """Account for what a statement reports; `count` is None if it does not report how many rows it changed."""
+        """Account for a statement's report; `count` is None if it does not report the number of changed rows."""
         self.statements += 1
         if count is None:
             assert self.rows_before is not None, "a statement without a count was taken for one that reports it"
@@ -184,7 +184,7 @@ class Images:
             self.updated += count
 
     def clear(self) -> None:
-        """Note that the transaction has removed every row: one record stands for the images of all earlier rows."""
+        """Record that the transaction has removed every row: one record replaces the images of all earlier rows."""
         if self.saved:
             self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
@@ -192,9 +192,9 @@ class Images:
         self.cleared = self.rows_before
 
     def written(self) -> tuple[str, ...]:
-        """Return conditions on the table of which one holds for each row that the transaction has added or altered.
+        """Return conditions on the table; one of them holds for each row that the transaction has added or altered.
 
-        DuckDB finds the rows of each quickly, and reads the whole table where the two are one condition.
+        DuckDB finds the rows of each condition quickly, but would scan the table for their disjunction.
         """
         if self.copy is not None or not self.table.has_rowid:
             return ("true",)
@@ -204,11 +204,11 @@ class Images:
     # Before the commit ----------------------------------------------------------------------------------------------
 
     def complete(self, meta: str | None, packing: Packing | None = None) -> None:
-        """Write the images of rows as they are now and check the counts.
+        """Write the images of present rows and check the counts.
 
         Args:
-            meta: JSON of the transaction's own data, if it consists of these images only.
-            packing: How to journal many rows that were only added; None if these are needed in the image table.
+            meta: JSON of the transaction's own data, if it consists only of these images.
+            packing: Journals large numbers of added rows; None if the image table must hold them.
 
         Raises:
             UnsupportedError: The images do not account for the table's rows.
@@ -217,7 +217,7 @@ class Images:
         if self.cleared and self.table.has_rowid:
             self._spare_others()
         self.removed, self.added = self.saved, 0
-        # First the rows that were saved one by one: the copy's images would count as saved, too.
+        # Rows saved individually come first: the copy's images would count as saved, too.
         if self.saved and self.cleared is None and not self._only_deleted():
             self.added = self._add_saved(meta) if self._has_local else self._add_updated(meta)
         if self.copy is not None:
@@ -230,7 +230,7 @@ class Images:
         self._drop_copy()
 
     def _pack(self, where: str, packing: Packing | None) -> int:
-        """Journal added rows as a data file if they are many and all that there is; returns their number, else 0."""
+        """Journal many added rows as a data file if there are no other images; return their number, else 0."""
         if packing is None or self.saved or self.copy is not None or self._growth() < packed.ROWS:
             return 0
         found = packing.pack(self.connection, self.table, self.tick, where)
@@ -238,22 +238,22 @@ class Images:
         return rows
 
     def _growth(self) -> int:
-        """By how many rows the table has grown; rows that are removed together count as if they had not been there."""
+        """Growth of the table in rows; rows that were cleared count as never present."""
         if self.rows_before is None:
             return self._net
         return self._now() - (self.rows_before if self.cleared is None else 0)
 
     def remember_last(self) -> None:
-        """Learn the greatest row id before the transaction removes all rows."""
+        """Read the greatest row id before the transaction removes all rows."""
         self.count_before()
         if self.cleared is None:
             query = f"SELECT max(rowid) FROM {self.table.sql} WHERE rowid < {LOCAL_ROWID}"
             self.last_rowid = self.connection.execute(query).fetchall()[0][0]
 
     def _spare_others(self) -> None:
-        """Replace the record by images if other transactions have added rows since, which must not be cleared.
+        """Replace the clear record by images if other transactions have added rows since, which must not be cleared.
 
-        The transaction cannot see its removed rows any more, but another connection still can.
+        The transaction can no longer see its removed rows, but another connection can.
         """
         assert self.cleared is not None
         last = -1 if self.last_rowid is None else self.last_rowid
@@ -279,12 +279,12 @@ class Images:
         self.tick = tick
 
     def failed(self) -> None:
-        """Account by counting from now on: rows were saved for a statement that failed, and the transaction goes on."""
+        """Account by counting from now on: a statement failed after rows were saved, and the transaction continues."""
         if self.found != 0:
             self.count_before()
 
     def discard(self) -> None:
-        """Forget the table, which the transaction has dropped."""
+        """Discard the images of a table that the transaction has dropped."""
         self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
 
@@ -311,9 +311,9 @@ class Images:
         return self.rows_before is None and self.deleted == self.saved and not self.updated
 
     def _add_updated(self, meta: str | None) -> int:
-        """Add images of the saved rows if there are no others: in their places, and those that DuckDB has moved.
+        """Add images of the saved rows if there are no other changes: rows in place, and rows that DuckDB has moved.
 
-        DuckDB moves a row where an indexed or nested column is updated. Look first where the table's last ones were.
+        DuckDB moves a row when an indexed or nested column is updated. Check the mode of the table's last update first.
         """
         moving = self.tables.moving
         looks = [lambda: self._add_saved(meta), lambda: self._add(_LOCAL, meta)]
@@ -326,7 +326,7 @@ class Images:
         return first + rest
 
     def _add_saved(self, meta: str | None) -> int:
-        """Add images of the saved rows that are still there."""
+        """Add images of the saved rows that still exist."""
         if self.rowids is None:
             return self._add(f"rowid < {LOCAL_ROWID} AND rowid IN (SELECT _rowid FROM {self.saved_sql})", meta)
         markers = ", ".join(f"${number}" for number in range(3, len(self.rowids) + 3))
@@ -340,7 +340,7 @@ class Images:
         return self._changed(self.tables.parsed(text), [self.tick, meta, *given])
 
     def _complete_copy(self, meta: str | None) -> None:
-        """Compare the copy with the table: images of both sides for rows that are gone or changed."""
+        """Compare the copy with the table: images of both sides for removed or changed rows."""
         if not self.table.has_rowid:
             self._complete_copy_as_bag(meta)
             return
@@ -351,7 +351,7 @@ class Images:
         )
         changed = " OR ".join(self.differs(f"o.{name}", f"n.{name}", index) for index, name in enumerate(names))
         if not self.connection.execute(f"SELECT 1 {joined} WHERE n._rowid IS NULL OR {changed} LIMIT 1").fetchall():
-            # Nothing may be written to the journal either: the transaction may have written to another database.
+            # Do not write to the journal without need: the transaction may have written to another database.
             return
         before = ", ".join(f"o.{name}" for name in names)
         after = ", ".join(f"n.{name}" for name in names)
@@ -374,14 +374,14 @@ class Images:
         return self.table.layout.stored
 
     def differs(self, old: str, new: str, index: int) -> str:
-        """SQL that is true unless two values are identical."""
+        """SQL condition: two values are not identical."""
         declared = self._stored[index].type
         if parse(declared).row.is_float:
             return f"{old} IS DISTINCT FROM {new} OR signbit({old}) IS DISTINCT FROM signbit({new})"
         return f"{exact_sql(declared, old)} IS DISTINCT FROM {exact_sql(declared, new)}"
 
     def _check(self) -> None:
-        """Account for every row: by the reports of the statements, or by counting if these are not exact."""
+        """Account for every row: by the statements' reports, or by counting if these are not exact."""
         if self.rows_before is None:
             is_found = self.found in (None, self.updated + self.deleted)
             if is_found and self.added - self.removed == self._net:
@@ -399,7 +399,7 @@ class Images:
         raise UnsupportedError(message, hint="run the statement again with SET threads = 1, and report this")
 
     def _now(self) -> int:
-        """Number of rows at the end; nobody changes them between here and the check."""
+        """Number of rows at the end; the commit lock prevents changes until the check."""
         if self._rows_now is None:
             self._rows_now = self._count(self.table.sql)
         return self._rows_now
@@ -424,12 +424,12 @@ class Images:
 
 
 def _unused(parameters: Mapping[str, object]) -> str:
-    """Name of a parameter of our own beside those of a statement, whose names are either words or numbers."""
+    """Name of an additional parameter beside a statement's, whose names are all words or all numbers."""
     return "wlc_tick" if not all(map(str.isdecimal, parameters)) else str(max(map(int, parameters), default=0) + 1)
 
 
 def conflict(table: Name) -> duckdb.TransactionException:
-    """Build the error for rows that another transaction has changed, in the form of DuckDB's own."""
+    """Build the error for rows that another transaction has changed, in the form of DuckDB's error."""
     return duckdb.TransactionException(
         f"TransactionContext Error: Conflict: rows of table {table} that this transaction changes were changed by"
         " another one after it began"
@@ -437,14 +437,14 @@ def conflict(table: Name) -> duckdb.TransactionException:
 
 
 def bag_difference_sql(table: CapturedTable, before: str | None) -> str:
-    """Query for the rows that one side has more often than the other: `w` more times if the table has more.
+    """Query for the rows with different numbers of copies on the two sides: `w` is positive if the table has more.
 
     Args:
-        table: Gives the rows as they are now.
-        before: Query for -1 and the columns of the image table, of the rows as they were; None if there were none.
+        table: Returns the present rows.
+        before: Query for -1 and the columns of the image table, for the former rows; None if there were none.
     """
     stored = list(zip(table.layout.stored, table.columns, strict=True))
-    # Equal means identical: 0.0 is not -0.0, and texts are compared as bytes whatever their collation is.
+    # Equal means identical: 0.0 is not -0.0, and texts are compared as bytes regardless of collation.
     exact = ", ".join(exact_sql(column.type, name) for column, name in stored)
     kept = ", ".join(f"{any_sql(column.type, name)} AS {name}" for column, name in stored)
     both = f"SELECT 1 AS w, {table.named_values} FROM {table.sql}" + (f" UNION ALL {before}" if before else "")
@@ -460,15 +460,15 @@ def insert_difference_sql(table: CapturedTable, rows: str, weight: int, tick: in
 
 
 def exact_sql(declared: str, value: str) -> str:
-    """SQL that is equal only for values that are identical. DuckDB takes 0.0 and -0.0 for equal, and maybe a and A.
+    """SQL that is equal only for identical values. DuckDB considers 0.0 and -0.0 equal, and possibly a and A.
 
-    Which texts are equal depends on the collations of the column and of the session, which may change at any time.
+    Equality of texts depends on the collations of the column and the session, which may change at any time.
     """
     storage = parse(storage_type(declared))
     if storage.text == "VARCHAR":
         return f"encode({value})"
     if storage.holds(lambda row: row.is_float or row.digest is DigestText.COUNTED):
-        # The text of a nested value shows -0.0 and A, but perhaps not everything that its comparison sees.
+        # The text of a nested value distinguishes -0.0 and A, but perhaps not everything that its comparison does.
         return f"row(encode(CAST({value} AS VARCHAR)), {value})"
     return value
 

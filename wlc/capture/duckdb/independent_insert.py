@@ -1,18 +1,18 @@
-"""An INSERT of one row that is prepared, journals itself, and is a transaction by itself; several run at a time.
+"""A prepared INSERT of one row that journals itself and is a transaction by itself; several run concurrently.
 
-The prepared statement computes nothing and reads no table (see below). If its table has no foreign keys, it
-has the same effect before and after every other INSERT of this kind: nothing depends on what it sees of them, and the
-ticks that they take when they begin need not be in the order of their commits. Everything else that commits, and
-whoever reads, waits until all of them have ended. So nothing is published behind a tick that is still open, and nobody
-takes a snapshot during their COMMIT, of which DuckDB 2.0 would show a part.
+The prepared statement computes nothing and reads no table (see below). If its table has no foreign keys, its effect
+does not depend on its order among other INSERT statements of this kind: so the ticks that they take at their
+begin need not be in the order of their commits. Every other commit, and every reader of the journal, waits until all of
+them have ended. So nothing is published after a tick that is still open, and no snapshot is taken during their COMMIT,
+of which DuckDB 2.0 would show a part.
 
 The prepared statement for an INSERT of one row that journals itself.
 
-The plan may hold what settings and the names' meanings were when it was made. So it writes to one table, holds no
+A plan may hold the settings and name resolutions of its preparation. So the statement writes to one table, holds no
 constants, and computes nothing with types or defaults that depend on settings. The user's values are cast to the types
 that DuckDB would have given to the Python values.
 
-It is a transaction by itself. DuckDB's `RETURNING` is not believed alone: the statement fails unless it returns a row.
+It is a transaction by itself. DuckDB's `RETURNING` is not trusted alone: the statement fails unless it returns a row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_CONSTANTS = frozenset({"AS", "CAST", "FALSE", "NULL", "TRUE"})
 
 
 def types_and_values(values: object) -> tuple[tuple[str, ...], str] | None:
-    """Return the types of parameters, and the parameters as EXECUTE takes them; None if it cannot take them."""
+    """Return the types of parameters, and the parameters in a form for EXECUTE; None if it does not support them."""
     if not values or not isinstance(values, (list, tuple)):
         return None
     typed = [_typed(value) for value in values]
@@ -53,7 +53,7 @@ def types_and_values(values: object) -> tuple[tuple[str, ...], str] | None:
 
 
 def statement(tables: CapturedTables, table: CapturedTable, text: str, types: tuple[str, ...]) -> str | None:
-    """Return what is to be prepared; None if the statement must not be prepared.
+    """Return the text to prepare; None if the statement must not be prepared.
 
     The tick and the transaction's own data as JSON follow the user's parameters.
 
@@ -78,7 +78,7 @@ def statement(tables: CapturedTables, table: CapturedTable, text: str, types: tu
 
 
 def _typed(value: object) -> tuple[str, str | None] | None:
-    """The type that DuckDB gives to a Python value, and the value as a text; None for others than plain values."""
+    """DuckDB's type for a Python value, and the value as a text; None for values that are not plain."""
     match value:
         case None:
             return "VARCHAR", None
@@ -102,7 +102,7 @@ def _is_constant(default: str) -> bool:
 
 
 def _head(text: str, count: int) -> str | None:
-    """The text of an INSERT as far as VALUES, if parameters follow in their order and nothing else; else None."""
+    """The text of an INSERT up to VALUES, if only parameters follow, in order; else None."""
     text = numbered(text)
     parts = [token for token in tokens(text) if token.text != ";"]
     at = next((number for number, token in enumerate(parts) if token.word == "VALUES" and not token.depth), len(parts))
@@ -111,7 +111,7 @@ def _head(text: str, count: int) -> str | None:
     return text[: parts[at].end] if listed == ["(", *wanted[:-1], ")"] else None
 
 
-# After these, nobody knows whether the transaction has committed. All others fail before that.
+# After these errors, the outcome of the commit is unknown. All other errors occur before it.
 _UNCERTAIN = (
     duckdb.FatalException,
     duckdb.InternalException,
@@ -135,11 +135,11 @@ def run(
         values: Its parameters.
 
     Returns:
-        1, or None if it must run in another way: it is no such INSERT, came for the first time, or failed, which DuckDB
-        must report of the user's own text.
+        1, or None if it must run in another way: it is no such INSERT, ran for the first time, or failed, so that
+        DuckDB must report the error of the user's own text.
 
     Raises:
-        FencedError: What it writes could not be published.
+        FencedError: Its changes could not be published.
     """
     if not isinstance(effect, AppendEffect) or effect.values != 1:
         return None

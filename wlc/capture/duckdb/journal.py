@@ -1,4 +1,4 @@
-"""The journal: the `wlc` schema of the master, where change sets wait in the transaction that made them.
+"""The journal: the `wlc` schema of the master, in which the transaction that makes a change set stores it.
 
 Tables of it:
     state    key and value: which farm, history and batch the database has reached; written by flush and master only
@@ -10,8 +10,8 @@ Tables of it:
     parked … for a moment, rows that refer to others; see `wlc.dialect.duckdb.parked_rows`
 
 An image has its tick, its weight (-1 was there before, +1 is there after), the `rowid` it had, and, where there is no
-entry for the transaction, the transaction's own data as JSON. Images of rows that were only read, or that the primary
-of several sites tells the others, have weights of their own here and weight 0 in data files; an entry names them.
+entry for the transaction, the transaction's own data as JSON. Images of rows that were only read, and of a primary's
+refreshes, have special weights here and weight 0 in data files; an entry names them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class CapturedTable:
         id: Number of its image table.
         catalog: Name of the database it lies in.
         keys: Column lists that are unique: primary key first; None where an index on an expression is unique, too.
-        has_rowid: False where a column of its own is called rowid and hides DuckDB's.
-        is_altered: It has other columns than were captured.
+        has_rowid: False if one of its columns is called rowid and hides DuckDB's.
+        is_altered: Its columns differ from the captured ones.
     """
 
     id: int
@@ -91,7 +91,7 @@ class CapturedTable:
 
 @dataclass(frozen=True, slots=True)
 class JournalledImages:
-    """How many images a transaction left in one image table.
+    """The images of a transaction in one image table.
 
     Attributes:
         layout: Number of the image table.
@@ -107,7 +107,7 @@ class JournalledImages:
 
 @dataclass(frozen=True, slots=True)
 class JournalledReads:
-    """How many rows of one image table a transaction read, and whether as a writer would."""
+    """The rows of one image table that a transaction read, and whether with the intention to write."""
 
     table: Name
     layout: int
@@ -122,9 +122,9 @@ class JournalledReads:
 
 @dataclass(frozen=True, slots=True)
 class JournalledRefresh:
-    """How many rows of one image table are so at the primary, or are absent there; these images hold only the key.
+    """The rows of one image table with the primary's values, or absent there: then images hold only the key.
 
-    Rows that are kept stay as they are here, see `wlc.farm.model.RowsRefreshed`.
+    Kept rows stay unchanged here, see `wlc.farm.model.RowsRefreshed`.
     """
 
     table: Name
@@ -146,14 +146,14 @@ JournalRecord = JournalledRows | Ddl | Clear | SequencePosition | RowRejected
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One transaction as the journal holds it.
+    """One transaction in the journal.
 
     Attributes:
         committed: None for a transaction that had changes and was rolled back.
         records: In the order in which a replica must apply them.
         origin: Where the transaction was made, if it was taken from another site.
-        after: Last tick that was committed when the transaction began; None where there is one master only.
-        proof: How far that site's log is taken with this transaction, if more is known than its origin.
+        after: Last tick that was committed when the transaction began; None for a single master.
+        proof: The position in that site's log that this transaction takes, if more than its origin is known.
     """
 
     tick: int
@@ -190,7 +190,7 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 
 
 def refuse_replica(connection: duckdb.DuckDBPyConnection, catalog: str, shown: str) -> None:
-    """Refuse a replica, which a replication changes behind every capture.
+    """Refuse a replica, because replication changes it without capture.
 
     Raises:
         InvalidError: The database is one.
@@ -207,8 +207,8 @@ def is_replica(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
 
 
 def read_state(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, str]:
-    """All of `wlc.state`; empty where the database has never been a master."""
-    # Reading it at once would find any caller's Python variable `state` where there is no such table.
+    """All of `wlc.state`; empty if the database has never been a master."""
+    # Without this check, DuckDB would read any caller's Python variable `state` if there is no such table.
     found = connection.execute(
         "SELECT count(*) FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'wlc' AND table_name = 'state'",
         [catalog],
@@ -290,7 +290,7 @@ def add_entries(connection: duckdb.DuckDBPyConnection, catalog: str, entries: Se
 
 
 def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -> JournalEntry:
-    """Read what `add_entry` wrote, or the header of a transaction that has only images of one table."""
+    """Decode an entry of `add_entry`, or the header of a transaction that has only images of one table."""
     content = json.loads(text)
     committed = content["committed"]
     records = (images,) if images else tuple(_as_record(record) for record in content.get("records", ()))
@@ -307,15 +307,15 @@ def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -
 
 
 def raise_after(connection: duckdb.DuckDBPyConnection, table: str, column: str, before: int, rise: int) -> None:
-    """Let what transactions had seen when they began rise with the ticks of those that were committed after a tick."""
+    """Shift the `after` ticks of transactions with the ticks of transactions committed after a given tick."""
     found = connection.execute(f"SELECT {column} FROM {table} WHERE {column} LIKE '%\"after\":%'").fetchall()
     contents = {text: json.loads(text) for (text,) in found}
-    risen = {text: content for text, content in contents.items() if content.get("after", 0) > before}
-    texts = [_json_text(content | {"after": content["after"] + rise}) for content in risen.values()]
+    shifted = {text: content for text, content in contents.items() if content.get("after", 0) > before}
+    texts = [_json_text(content | {"after": content["after"] + rise}) for content in shifted.values()]
     connection.execute(
-        f"UPDATE {table} SET {column} = r.risen FROM (SELECT unnest($1::VARCHAR[]) AS text,"
-        f" unnest($2::VARCHAR[]) AS risen) AS r WHERE {column} = r.text",
-        [list(risen), texts],
+        f"UPDATE {table} SET {column} = r.shifted FROM (SELECT unnest($1::VARCHAR[]) AS text,"
+        f" unnest($2::VARCHAR[]) AS shifted) AS r WHERE {column} = r.text",
+        [list(shifted), texts],
     )
 
 
@@ -363,8 +363,8 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
         case JournalledReads(table, layout, rows, exclusive):
             return {"read": {"id": layout, "table": name_json(table), "rows": rows, "exclusive": exclusive}}
         case JournalledRefresh(table, layout, rows, absent, kept):
-            told = {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}
-            return {"refresh": told | ({"kept": True} if kept else {})}
+            refresh = {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}
+            return {"refresh": refresh | ({"kept": True} if kept else {})}
 
 
 def _as_record(content: dict[str, Any]) -> JournalRecord:
@@ -376,9 +376,9 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
         read = content["read"]
         return JournalledReads(as_name(read["table"]), read["id"], read["rows"], read["exclusive"])
     if "refresh" in content:
-        told = content["refresh"]
-        is_kept = told.get("kept", False)
-        return JournalledRefresh(as_name(told["table"]), told["id"], told["rows"], told["absent"], is_kept)
+        refresh = content["refresh"]
+        is_kept = refresh.get("kept", False)
+        return JournalledRefresh(as_name(refresh["table"]), refresh["id"], refresh["rows"], refresh["absent"], is_kept)
     ((kind, record),) = content.items()
     return record_of(_RECORDS[kind]).read(record)
 

@@ -1,4 +1,4 @@
-"""One transaction of one connection: what its statements did to captured tables, journalled before its commit."""
+"""One transaction of one connection: changes of captured tables by its statements, journalled before its commit."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TakenEntry:
-    """One transaction that is taken from another site through the ordinary capture.
+    """One transaction taken from another site through the ordinary capture.
 
     Attributes:
         origin: Where it was first committed.
-        journal: Journals its entry, and what the master remembers with it.
+        journal: Journals its entry with the master's new state.
     """
 
     origin: Origin
@@ -62,17 +62,17 @@ class OpenTransaction:
     """Change sets of one open transaction.
 
     Attributes:
-        tick: Provisional until the commit: another connection may commit first, and this tick is too small then.
-        images: What was saved of each captured table, by its name.
-        records: Records whose place among the schema changes is settled.
+        tick: Provisional until the commit: if another connection commits first, this tick is too small.
+        images: Saved images of each captured table, by its name.
+        records: Records whose place among the schema changes is final.
         sealed: Tables that a later schema change altered, and whether their image table holds rows from before it.
         generation: The catalog's generation just before the transaction began.
         began_after: Number of commits that the transaction sees.
         moves_sequences: A statement named a function that moves sequences.
-        row_settings: Settings that let rows pass which DuckDB's defaults may refuse.
-        last_seen: Last tick that was committed when it began; None where there is one master only.
-        taking: What it takes from another site; None for a user's transaction.
-        reads: The rows that it has read, where they count in conflicts; None where there is one master only.
+        row_settings: Settings that accept rows which DuckDB's defaults may refuse.
+        last_seen: Last tick that was committed when it began; None for a single master.
+        taking: The transaction that it takes from another site; None for a user's transaction.
+        reads: The rows that it has read, if reads count in conflicts; None for a single master.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -97,7 +97,7 @@ class OpenTransaction:
     _rewritten: set[Name] = field(default_factory=set)
     _dropped: set[Name] = field(default_factory=set)
     _altered: set[Name] = field(default_factory=set)
-    # The name under which others know a table that the transaction has altered; None for a table that it has created.
+    # The committed name of a table that the transaction has altered; None for a table that it has created.
     _known_as: dict[Name, Name | None] = field(default_factory=dict)
     _has_macros: bool = False
     _before_schema: schema_change.Objects | None = None
@@ -106,10 +106,10 @@ class OpenTransaction:
     # Around a statement ---------------------------------------------------------------------------------------------
 
     def before(self, effect: Effect, parameters: Any, *, is_counted: bool = True) -> list[Images]:
-        """Save what the statement may remove or alter; returns the tables it may write to.
+        """Save the rows that the statement may remove or alter; return the tables it may write to.
 
         Args:
-            effect: What the statement may do.
+            effect: The possible effect of the statement.
             parameters: Its parameters.
             is_counted: False if it returns rows instead of their number; DuckDB's threads may lose returned rows.
         """
@@ -125,7 +125,7 @@ class OpenTransaction:
             else frozenset(map(str.lower, target_of(effect)))
         )
         fired = self.tables.named(self.tables.triggered(names))
-        # A statement reports what it does itself, and not what a trigger does, in its own table or in another one.
+        # A statement reports only its own changes, not those of triggers, in its own or another table.
         known = {images.table.name for images in touched}
         fired_on = [self._whole(table) for table in fired]
         return touched + [images for images in fired_on if images.table.name not in known]
@@ -149,7 +149,7 @@ class OpenTransaction:
         return []
 
     def failed(self) -> None:
-        """Settle what was saved for a statement that failed, in case the transaction goes on."""
+        """Finish the saved images for a statement that failed, in case the transaction continues."""
         with suppress(duckdb.Error):
             for name, images in list(self.images.items()):
                 if images.is_pending:
@@ -158,7 +158,7 @@ class OpenTransaction:
                     self.images.pop(name).discard()
 
     def after(self, effect: Effect, text: str, touched: list[Images], count: int | None) -> None:
-        """Account for what the statement reports that it did."""
+        """Account for the statement's report."""
         if isinstance(effect, SchemaEffect):
             self._after_schema(effect, effect.inner or text)
             return
@@ -203,7 +203,8 @@ class OpenTransaction:
         if self.reads is not None:
             self.records += self.reads.complete(self.tick)
         if not self.records and not self.moves_sequences:
-            # It may have written to another database, and DuckDB allows one only. A later transaction journals them.
+            # It may have written to another database, and DuckDB allows only one. A later transaction journals the
+            # sequences.
             return False
         self.records += sequences
         if not self.records:
@@ -213,7 +214,7 @@ class OpenTransaction:
         return True
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
-        """Refuse rows that only the settings of the session have let pass."""
+        """Refuse rows that were accepted only because of the session's settings."""
         ruled = {rule.table for rule in self.tables.rules}
         written: dict[Name, tuple[str, ...]] = dict.fromkeys(self._rewritten & ruled, ("true",))
         written |= {image.table.name: image.written() for image in pending if image.table.name in ruled}
@@ -223,13 +224,13 @@ class OpenTransaction:
             acceptance.refuse_unlike(self.connection, self.tables.catalog, rules, written, self.row_settings)
 
     def note_row_settings(self) -> None:
-        """Note the settings that have decided so far which rows were accepted."""
+        """Record the settings that have affected so far which rows were accepted."""
         if self.tables.row_settings is None or self.shared.row_settings_vary:
             self.tables.row_settings = row_settings_changed(self.connection)
         self.row_settings = tuple({**dict(self.row_settings), **dict(self.tables.row_settings)}.items())
 
     def _settle_tick(self) -> None:
-        """Take a tick after every committed one; rows that were saved under a smaller tick get the new one."""
+        """Take a tick after every committed one; move rows that were saved under a smaller tick to it."""
         if self.tick > self.shared.last_tick:
             return
         old, self.tick = self.tick, self.shared.new_tick()
@@ -254,14 +255,14 @@ class OpenTransaction:
         if not self.tables.has_sequences:
             return []
         found = duckdb_catalog.sequences(self.connection, self.tables.catalog)
-        # A sequence that was created again has another position on a replica, even if it has the same value here.
+        # A recreated sequence has another position on a replica, even if it has the same value here.
         known = {} if self.changes_schema else self.shared.sequences
         changed = {name: value for name, value in found.items() if known.get(name) != value}
         self.sequences = found
         return [SequencePosition(name, value) for name, value in changed.items()]
 
     def committed(self, time: datetime) -> None:
-        """Tell the other connections; the commit lock is still held."""
+        """Inform the other connections; the commit lock is still held."""
         if self.sequences or self.changes_schema:
             self.shared.sequences = dict(self.sequences)
         removed_from = {images.table.name for images in self._settled if images.cleared or images.removed}
@@ -271,11 +272,11 @@ class OpenTransaction:
     # Statements -----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Learn the tables as this transaction sees them, before its first statement."""
+        """Read the tables as this transaction sees them, before its first statement."""
         if self._has_looked:
             return
         self._has_looked = True
-        # DuckDB takes a transaction's snapshot when it first looks something up: now.
+        # DuckDB takes a transaction's snapshot at its first lookup: now.
         with (shared := self.shared).commit_lock:
             shared.take_snapshot(self.connection)
             self.began_after = shared.commits
@@ -332,11 +333,12 @@ class OpenTransaction:
         return [images]
 
     def _clears(self, effect: TouchEffect, table: CapturedTable) -> bool:
-        """Say whether one record may stand for all rows; other sites must know which rows were removed.
+        """Say whether one clear record may replace all images; other sites must know the removed rows.
 
-        If the transaction has altered the table, or settled images of it, it cannot tell which rows others have added.
+        If the transaction has altered the table, or sealed images of it, it cannot distinguish rows that others have
+        added.
         """
-        # A site does not know of another one before it has read the circle.
+        # A site learns of other sites only when it reads the circle.
         has_one_layout = table.name not in self.sealed
         return has_one_layout and self.shared.require_state().site is None and clears(effect, table)
 
@@ -363,7 +365,7 @@ class OpenTransaction:
     # Schema changes -------------------------------------------------------------------------------------------------
 
     def _seal(self, names: frozenset[str]) -> None:
-        """Settle the images of tables that a schema change may alter, in the layout they still have."""
+        """Complete the images of tables that a schema change may alter, in their present layout."""
         for name in [table.name for table in self.tables.named(names) if table.name in self.images]:
             self._complete_images(self.images.pop(name), None)
             self.sealed[name] = True
@@ -395,14 +397,14 @@ class OpenTransaction:
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
         repeated = "" if effect.loads and not effect.names else text
-        # DuckDB lists its own functions, too, which takes long; most databases have no macro.
+        # The query also lists DuckDB's own functions, which takes long; most databases have no macro.
         self._has_macros = any(kind == "MACRO" for kind, *_ in after)
         self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
         for ddl in statements(self.connection, self.tables.catalog, repeated, change, layouts):
             acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
             old = None if effect.rewrites else old_layouts.get(ddl.object)
-            told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
-            self.records.append(told)
+            recorded = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
+            self.records.append(recorded)
         acceptance.refuse_unstable(self.connection, self.tables.catalog, new_rules)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])
@@ -423,9 +425,9 @@ class OpenTransaction:
         self.of(table).count_before(0)
 
     def _rewrite_alike(self, target: tuple[str, ...]) -> None:
-        """Publish a table again whose column got the type it had: the definition is the same, its values may not be."""
+        """Publish a table again if a column was altered to its own type: its values may have changed."""
         if not superset.binds(self.connection, ".".join(map(quote, target))):
-            # The table does not exist, and the statement said IF EXISTS.
+            # The table does not exist, and the statement has IF EXISTS.
             return
         table = self.tables.resolve(target)
         if table is not None:
@@ -436,7 +438,7 @@ class OpenTransaction:
             self.sealed[table.name] = True
 
     def _rewrite(self, table: CapturedTable) -> None:
-        """Publish all rows, because the statement computed values for them that a replica may not repeat."""
+        """Publish all rows, because a replica may compute other values for them than the statement did."""
         rows = self.connection.execute(
             f"INSERT INTO {table.images} SELECT {self.tick}, 1, rowid, NULL, {', '.join(table.values)} FROM {table.sql}"
         ).fetchall()[0][0]
@@ -446,7 +448,7 @@ class OpenTransaction:
 
 
 def _casts_unlike(before: Layout, after: Layout) -> bool:
-    """Whether a new column has a type to which another session may cast the same constant in another way."""
+    """Whether another session may cast the constant to another value of the new column's type."""
     return any(not parse(column.type).row.casts_alike for column in after.stored if column not in before.stored)
 
 

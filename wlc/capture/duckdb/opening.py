@@ -1,6 +1,6 @@
-"""A DuckDB file is opened, or it is said why not.
+"""Opening a DuckDB file, with an explaining error on failure.
 
-Databases that their user cuts off from files or whose settings are locked: what capture needs is set before.
+Databases that are confined (cut off from files, or with locked settings): the capture's settings are set before.
 
 DuckDB writes the data files of a batch itself. After `enable_external_access = false` it does so only in folders that
 were allowed before, and after `lock_configuration = true` no setting can be changed any more.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# DuckDB names whoever has the file open: Conflicting lock is held in /usr/bin/python3 (PID 42) by user ann.
+# DuckDB names the process that has the file open: Conflicting lock is held in /usr/bin/python3 (PID 42) by user ann.
 _LOCK_HOLDER = re.compile(r"held in (\S+).*?\(PID (\d+)\)")
 
 
@@ -52,7 +52,7 @@ def connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> d
             who = f"process {holder[2]} ({holder[1]})" if holder else "another process"
             raise UnavailableError(
                 f"database {source} is open in {who}",
-                hint=f"wait for it or end it; meanwhile the farm answers: wlc status {_asked(source)}",
+                hint=f"wait for it or end it; meanwhile read the farm: wlc status {_asked(source)}",
                 path=source,
             ) from error
         raise _opening_error(source, text.partition("\n")[0]) from error
@@ -76,7 +76,7 @@ _LAST = ("enable_external_access", "lock_configuration")
 
 
 def split(config: Mapping[str, Any] | None) -> tuple[dict[str, object], dict[str, str]]:
-    """Part the settings of a connection from those that must be set last."""
+    """Split a connection's settings from those that must be set last."""
     first, last = dict[str, object](), dict[str, str]()
     for name, value in (config or {}).items():
         if name.lower() in _LAST:
@@ -87,12 +87,12 @@ def split(config: Mapping[str, Any] | None) -> tuple[dict[str, object], dict[str
 
 
 def confine(connection: duckdb.DuckDBPyConnection, last: Mapping[str, str], *, writes: bool) -> Path | None:
-    """Set what capture needs in a database that was just opened, and then what must be set last.
+    """Apply the capture's settings to a database that was just opened, then those that must be set last.
 
     Returns:
-        The folder where DuckDB may write whatever happens later, once there is one.
+        The folder in which DuckDB may always write, once there is one.
     """
-    # DuckDB looks up a user's variables in the frames of its callers. Our own frames are the nearest ones.
+    # DuckDB looks up a user's variables in the frames of its callers. dbfarm's frames are the nearest ones.
     connection.execute("SET GLOBAL python_scan_all_frames = true")
     work = allow(connection, None) if writes and last else None
     for name in _LAST:
@@ -102,7 +102,7 @@ def confine(connection: duckdb.DuckDBPyConnection, last: Mapping[str, str], *, w
 
 
 def allow(connection: duckdb.DuckDBPyConnection, work: Path | None) -> Path | None:
-    """Allow DuckDB to write in a folder of our own, now that its user is going to cut it off.
+    """Allow DuckDB to write in a separate folder, before its user cuts it off from files.
 
     Args:
         connection: To the database.

@@ -1,4 +1,4 @@
-"""What a statement returned, kept apart from the connection that ran it."""
+"""The outcome of a statement, kept apart from the connection that ran it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOTHING = "SELECT NULL::BOOLEAN AS Success WHERE false"
 
 @dataclass(frozen=True, slots=True)
 class StatementOutcome:
-    """What a statement returned, kept apart from the connection, which the capture goes on using.
+    """The outcome of a statement, kept apart from the connection, which the capture continues to use.
 
     Attributes:
-        count: Number of changed rows that it reported; None if it reported no number.
+        count: Reported number of changed rows; None if it reported no number.
         rows: SQL that returns the rows that the user fetches.
-        held: What the SQL reads, kept alive with the outcome; None if the statement returned no rows of its own.
+        held: The source of the SQL, kept alive with the outcome; None if the statement returned no rows.
     """
 
     count: int | None
@@ -35,7 +35,7 @@ def counted(count: int, name: str = "Count", kind: object = "BIGINT") -> Stateme
 
 
 def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) -> StatementOutcome:
-    """Run a statement to its end and keep what it returned."""
+    """Run a statement to its end and keep its outcome."""
     result = connection._submit(text, parameters, "rows")
     returned = result.return_type
     if returned == "changed_rows":

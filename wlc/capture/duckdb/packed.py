@@ -1,9 +1,9 @@
-"""Large change sets: the journal holds the data file that will publish them, in pieces, instead of their row images.
+"""Large change sets: the journal holds their future data file, in pieces, instead of row images.
 
-Nobody compares rows that a transaction only adds with anything before they are published. So DuckDB writes them as
-Parquet once, before the commit, and publishing takes the file out again. The pieces are rows of the master's own
-database, written in the user's own transaction: they are committed, copied, restored and deleted with everything else.
-Why: docs/decisions/0003-journal-in-image-tables.md.
+Rows that a transaction only adds are not compared with other rows before they are published. So DuckDB writes them as
+Parquet once, before the commit, and publishing extracts the file. The pieces are rows of the master's own database,
+written in the user's own transaction: they are committed, copied, restored and deleted with the other rows. Why:
+docs/decisions/0003-journal-in-image-tables.md.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
     from wlc.farm.model import Layout
 
-# From so many rows on: each such transaction gets a data file of its own, which many small ones would not be worth.
+# Minimum number of rows: each such transaction gets a separate data file, which does not pay off for small ones.
 ROWS = 200_000
-# DuckDB holds the pieces of a transaction in memory while it commits them.
+# DuckDB holds the pieces of a transaction in memory during the commit.
 _MOST_BYTES = 256 << 20
 _SHARE_OF_MEMORY = 8
 _PIECE_BYTES = 4 << 20
@@ -44,12 +44,12 @@ _FILE = "images.parquet"
 
 @dataclass(slots=True)
 class Packing:
-    """How one transaction journals large change sets.
+    """The packing of one transaction's large change sets.
 
     Attributes:
         database: The master's file. Its disk must have room for the transaction anyway.
-        work: The only folder where DuckDB may write files, if its user has cut it off from them.
-        packed_bytes: What the transaction has packed so far.
+        work: The only folder where DuckDB may write files, if its user has cut it off from others.
+        packed_bytes: Bytes that the transaction has packed so far.
     """
 
     database: Path
@@ -59,11 +59,11 @@ class Packing:
     def pack(
         self, connection: duckdb.DuckDBPyConnection, table: CapturedTable, tick: int, where: str
     ) -> tuple[int, int] | None:
-        """Journal the rows of a table for which `where` holds, as images of rows that were added.
+        """Journal the rows of a table for which `where` holds, as images of added rows.
 
         Returns:
-            Their number and the size of the file; None if files cannot be written here, or it is too large to be
-            committed. Nothing was done then.
+            Their number and the size of the file; None if files cannot be written here, or the file is too large to
+            commit. Then nothing was done.
         """
         with _scratch(connection, self) as folder:
             if folder is None:
@@ -92,7 +92,7 @@ class Packing:
 
 @contextmanager
 def _scratch(connection: duckdb.DuckDBPyConnection, packing: Packing) -> Iterator[Path | None]:
-    """Provide a folder of our own for one file; None where DuckDB cannot write files, or must not."""
+    """Provide a temporary folder for one file; None if DuckDB cannot or must not write files."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=prefix(packing.database), dir=packing.work or packing.database.parent))
     except OSError:
@@ -105,7 +105,7 @@ def _scratch(connection: duckdb.DuckDBPyConnection, packing: Packing) -> Iterato
 
 
 def _can_write(connection: duckdb.DuckDBPyConnection, file: Path) -> bool:
-    """Try on a connection of its own: an error of DuckDB would end the user's transaction."""
+    """Try on a separate connection: an error of DuckDB would end the user's transaction."""
     try:
         with connection.cursor() as other:
             other.execute(f"COPY (SELECT 1) TO {literal(str(file))} ({KEPT})")
@@ -123,8 +123,8 @@ def _room(connection: duckdb.DuckDBPyConnection) -> int:
 
 
 def sweep(database: Path) -> None:
-    """Remove what a process has left beside a database when it died; the caller has the database open alone."""
-    # A file that is packed, and a copy of the database.
+    """Remove files of a crashed process beside a database; the caller has exclusive use of the database."""
+    # A file to pack, and a copy of the database.
     names = (_FILE, f"tmp_{_FILE}", database.name, wal_of(database).name)
     for folder in database.parent.glob(f"{glob.escape(prefix(database))}*"):
         with suppress(OSError):
@@ -135,7 +135,7 @@ def sweep(database: Path) -> None:
 
 
 def prefix(database: Path) -> str:
-    """Return how the names of folders begin that are made beside a database for a while."""
+    """Return the prefix of temporary folders beside a database."""
     return f".{database.name}.wlc-"
 
 
@@ -145,7 +145,7 @@ def _pieces(catalog: str) -> str:
 
 def create(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Create the table of the pieces, if there is none."""
-    # Parquet files are compressed; DuckDB would try in vain.
+    # Parquet files are already compressed.
     connection.execute(
         f"CREATE TABLE IF NOT EXISTS {_pieces(catalog)}"
         " (tick BIGINT, layout INTEGER, number INTEGER, piece BLOB USING COMPRESSION uncompressed)"
@@ -153,12 +153,12 @@ def create(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 
 
 def layouts(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[int]:
-    """The layouts of which something is packed."""
+    """The layouts with packed images."""
     return {number for (number,) in connection.execute(f"SELECT DISTINCT layout FROM {_pieces(catalog)}").fetchall()}
 
 
 def forget(connection: duckdb.DuckDBPyConnection, catalog: str, last: int) -> None:
-    """Delete what transactions up to a tick have packed, in the caller's transaction."""
+    """Delete the packed images of transactions up to a tick, in the caller's transaction."""
     connection.execute(f"DELETE FROM {_pieces(catalog)} WHERE tick <= {last}")
 
 
@@ -202,8 +202,8 @@ def extract(
         connection: The connection.
         catalog: The master's database.
         entries: The transactions.
-        folder: Where to write.
-        files: By `file_name`, those that were written before; the others are added.
+        folder: The target folder.
+        files: Files written before, by `file_name`; new ones are added.
 
     Raises:
         UnavailableError: DuckDB shows other pieces than were journalled.
@@ -250,7 +250,7 @@ def unpack(
     Args:
         connection: The connection.
         catalog: The master's database.
-        entries: All that are journalled.
+        entries: All journalled transactions.
         work: Folder for files; a temporary one if None.
     """
     packed = [entry for entry in entries if any(getattr(record, "packed", 0) for record in entry.records)]

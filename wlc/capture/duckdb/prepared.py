@@ -1,8 +1,8 @@
-"""Statements that the capture runs again and again, prepared: DuckDB plans them once, which takes most of the time.
+"""Prepared statements that the capture runs repeatedly: DuckDB plans them once, which takes most of the time.
 
-DuckDB goes on using the plan of a prepared statement as long as the catalog is the same and the values have the types
-with which it was prepared. Values of SQL's `EXECUTE` are constants in its text. So every one is a VARCHAR here, and the
-statement casts it to the type that it must have.
+DuckDB reuses the plan of a prepared statement while the catalog is unchanged and the values have the types of its
+preparation. Values of SQL's `EXECUTE` are constants in its text. So every value is a VARCHAR here, and the statement
+casts it to the required type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
 _MOST = 200
-# A cast from VARCHAR to them, and back, depends on no setting and loses nothing.
+# Types whose cast from VARCHAR and back depends on no setting and is lossless.
 _PLAIN_TYPES = frozenset(
     "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT HUGEINT UHUGEINT FLOAT DOUBLE VARCHAR"
     " DATE TIME TIMESTAMP UUID".split()
@@ -29,7 +29,7 @@ _PLAIN_TYPES = frozenset(
 class PreparedStatements:
     """The prepared statements of one connection.
 
-    They are dropped when the catalog has changed, for then DuckDB plans them anew every time.
+    They are dropped when the catalog has changed, because DuckDB then plans them again at every run.
 
     Attributes:
         is_outdated: Settings have changed, which plans may hold.
@@ -42,15 +42,15 @@ class PreparedStatements:
     _number: int = 0
 
     def name(self, generation: int, key: Hashable, text: Callable[[], str | None]) -> str | None:
-        """Return the name of a statement, prepared when it comes for the second time.
+        """Return the name of a statement, prepared at its second use.
 
         Args:
             generation: The catalog's.
-            key: Stands for the statement's text.
+            key: Identifies the statement's text.
             text: Returns the text; None if it must not be prepared.
 
         Returns:
-            None if it is not prepared, or came for the first time.
+            None if it is not prepared, or at its first use.
         """
         if not self._is_valid(generation) or len(self._names) >= _MOST:
             self._clear(generation)
@@ -58,7 +58,7 @@ class PreparedStatements:
             self._names[key] = ""
             return None
         if self._names[key] == "":
-            # If it fails, nobody tries again.
+            # After a failure, it is not prepared again.
             self._names[key] = None
             self._names[key] = self._prepare(text())
         return self._names[key]
@@ -68,17 +68,17 @@ class PreparedStatements:
         return self._is_valid(generation) and self._names.get(key, "") is None
 
     def execute(self, key: Hashable, name: str, values: str) -> int:
-        """Run a prepared statement that changes rows, and return how many it changed.
+        """Run a prepared statement that changes rows, and return their number.
 
         Args:
-            key: Stands for the statement's text.
-            name: What `name` returned.
+            key: Identifies the statement's text.
+            name: The result of `name`.
             values: Its parameters, `listed`.
         """
         try:
             return int(self.connection.execute(f"EXECUTE {name}({values})").fetchall()[0][0])
         except (duckdb.BinderException, duckdb.CatalogException):
-            # Somebody has dropped it, or what it writes to.
+            # The user has dropped it, or another connection its table.
             self._names[key] = None
             raise
 

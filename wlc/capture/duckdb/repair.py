@@ -1,4 +1,4 @@
-"""Journal what bypassed the capture: the difference between the master and its published state."""
+"""Journal uncaptured changes: the difference between the master and its published state."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _PUBLISHED = '"wlc published"'
 def journal_difference(shared: Shared, published: Path | None) -> int:
     """Journal one transaction that turns the published state into the present one.
 
-    A table that was created, dropped or altered is recorded as dropped and created with all its rows. Of any other
-    table, only the rows that differ are recorded, or, if the published state is not known, all rows of a table that
-    does not hold what the log says.
+    A table that was created, dropped or altered is recorded as dropped and created with all its rows. For any other
+    table, only differing rows are recorded, or, if the published state is unknown, all rows of a table that differs
+    from the log.
 
     Args:
         shared: The master.
@@ -49,8 +49,8 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
         Number of records; 0 where the two are the same.
 
     Raises:
-        InvalidError: It is no replica at that tick. What was published since would be journalled again.
-        UnsupportedError: The log cannot be applied, and other sites have taken what it says.
+        InvalidError: It is no replica at that tick. Later publications would be journalled again.
+        UnsupportedError: The log cannot be applied, and other sites have taken from it.
     """
     if published is None and shared.site is not None:
         shared.site.refuse_whole_tables(shared.path)
@@ -93,7 +93,7 @@ def _attached(connection: duckdb.DuckDBPyConnection, published: Path | None) -> 
 
 
 def _contradicted(connection: duckdb.DuckDBPyConnection, shared: Shared) -> dict[Name, int | None]:
-    """Return how many rows tables have by the log; None for those that hold what the log says, or may do so."""
+    """Return the tables' numbers of rows by the log; None for tables that agree, or may agree, with the log."""
     expected = unpublished.expected_digests(connection, shared.catalog)
     differing = digest.differing(snapshot.digests(connection, shared.catalog), expected)
     counts = unpublished.read_counts(connection, shared.catalog)
@@ -116,7 +116,7 @@ def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, pu
 
 
 def _refuse_forbidden(connection: duckdb.DuckDBPyConnection, shared: Shared, records: Sequence[JournalRecord]) -> None:
-    """Refuse what only another site may write."""
+    """Refuse changes that only another site may make."""
     if (site := shared.site) is None:
         return
     layouts = journal.read_layouts(connection, shared.catalog)
@@ -167,7 +167,7 @@ def _differences(
 def _difference(
     connection: duckdb.DuckDBPyConnection, table: CapturedTable, published: str | None
 ) -> list[JournalRecord]:
-    """Images, under tick 0, of the rows that one side has more often than the other."""
+    """Images, under tick 0, of rows with different numbers of copies on the two sides."""
     before = f"SELECT -1 AS w, {table.named_values} FROM {published}" if published else None
     connection.execute(f"CREATE OR REPLACE TEMP TABLE wlc_repair AS {bag_difference_sql(table, before)}")
     removed, added = (

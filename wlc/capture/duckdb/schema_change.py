@@ -1,6 +1,6 @@
 """Schema changes, found by comparing the catalog before and after a statement, and recorded as statements.
 
-What a statement did to the objects of a database, told from the catalog before and after it.
+Effects of a statement on the objects of a database, derived from the catalog before and after it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COLUMN_COMMENT = "COLUMN COMMENT"
 
 
 class CatalogEntry(NamedTuple):
-    """What the catalog says of an object: two entries differ if the object was replaced or altered.
+    """An object's entry in the catalog: two entries differ if the object was replaced or altered.
 
     Attributes:
         oid: Stays when the object is altered or renamed; None for the comment on a column.
@@ -88,7 +88,7 @@ def objects(connection: duckdb.DuckDBPyConnection, catalog: str) -> Objects:
 def effects(
     before: Objects, after: Objects, old_layouts: Mapping[Name, Layout], layouts: Mapping[Name, Layout]
 ) -> tuple[DdlEffect, ...]:
-    """Return what one statement did to the catalog, in an order in which it can be followed.
+    """Return the effects of one statement on the catalog, in an order in which they can be applied.
 
     Args:
         before: The objects before it.
@@ -121,7 +121,7 @@ def _of(key: ObjectKey, entries: Objects) -> Name | None:
 
 
 def _dropped(before: Objects, after: Objects, stayed: Mapping[ObjectKey, ObjectKey]) -> Iterator[DroppedObject]:
-    """Yield what is gone; what belongs to a table goes with it, and a schema goes last."""
+    """Yield dropped objects; parts of a table are dropped with it, and a schema comes last."""
     gone = [key for key in before if key not in stayed and key[0] != _COLUMN_COMMENT]
     lost = {Name(*key[1:]) for key in gone if key[0] == "TABLE"}
     for key in sorted(gone, key=lambda key: (key[0] == "SCHEMA", key)):
@@ -132,7 +132,7 @@ def _dropped(before: Objects, after: Objects, stayed: Mapping[ObjectKey, ObjectK
 def _created(
     before: Objects, after: Objects, stayed: set[ObjectKey], layouts: Mapping[Name, Layout]
 ) -> Iterator[CreatedObject]:
-    """Yield what is new or was replaced; a schema comes first, and what belongs to a table last."""
+    """Yield new and replaced objects; a schema comes first, and parts of tables last."""
     made = [key for key in after if key not in stayed and key[0] != _COLUMN_COMMENT]
     for key in sorted(made, key=lambda key: (key[0] != "SCHEMA", after[key].of is not None, key)):
         entry, of = after[key], _of(key, after)
@@ -153,7 +153,7 @@ def _altered(
     old_layouts: Mapping[Name, Layout],
     layouts: Mapping[Name, Layout],
 ) -> Iterator[AlteredObject]:
-    """Yield what changed in an object that stayed, perhaps under another name."""
+    """Yield changes of an object that stayed, possibly under another name."""
     if before == after:
         return
     found = _object(new)
@@ -174,7 +174,7 @@ def _altered_table(
     old_layout: Layout,
     layouts: Mapping[Name, Layout],
 ) -> AlteredObject:
-    """Return what changed in a table, given its former name and layout."""
+    """Return the changes of a table, given its former name and layout."""
     layout, new = layouts[table.name], table.name
     constraints = as_constraints(before.constraints, old, {**layouts, old: old_layout})
     fold = SchemaFold({old: FoldedTable(old, column_names(old_layout), old_layout.primary_key, constraints)})
@@ -190,7 +190,7 @@ def _altered_table(
 
 
 def _column_steps(old: Layout, new: Layout) -> Iterator[ColumnStep]:
-    """Yield how the columns of a table changed. DuckDB's ALTER drops, renames or redefines one, or adds one at the end.
+    """Yield the changes of a table's columns. DuckDB's ALTER drops, renames or redefines one, or adds one at the end.
 
     Generated columns may be dropped with one, and their expressions change with the name of a column in it.
     """
@@ -204,7 +204,7 @@ def _column_steps(old: Layout, new: Layout) -> Iterator[ColumnStep]:
 
 
 def _commented(before: Objects, after: Objects, found: Iterable[DdlEffect]) -> Iterator[AlteredObject]:
-    """Yield tables and views with another comment on a column, if nothing else happened to them."""
+    """Yield tables and views that changed only in the comment on a column."""
     seen = {effect.object for effect in found}
     seen |= {DbObject(effect.object.kind, effect.to) for effect in found if isinstance(effect, RenamedObject)}
     for key in sorted(before.keys() | after.keys()):
@@ -216,10 +216,10 @@ def _commented(before: Objects, after: Objects, found: Iterable[DdlEffect]) -> I
             seen |= commented
 
 
-# What may be dropped together with another object.
+# Objects that may be dropped together with another object.
 _DROPPED_WITH = frozenset({"TABLE", "VIEW", "SEQUENCE", "TYPE", "MACRO"})
 _KINDS = _DROPPED_WITH | {"SCHEMA", "INDEX", "FUNCTION", "TRIGGER", "COLUMN", "DATABASE"}
-# Their bodies name relations that are looked up along the search path.
+# Objects whose bodies name relations that are looked up along the search path.
 _WITH_BODY = frozenset({"CREATE VIEW", "CREATE MACRO"})
 _PATH = re.compile(r'"[^"]*"|[^".,]+|[.,]')
 _ENUM_OF_QUERY = re.compile(r"(\s*CREATE\b.*?\bAS\s+ENUM)\s*\(\s*(?!')", re.IGNORECASE | re.DOTALL)
@@ -228,16 +228,16 @@ _CREATE_TABLE = re.compile(r"\s*CREATE\s+TABLE\s+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class CatalogDifference:
-    """What one statement changed in the catalog.
+    """The changes of the catalog by one statement.
 
     Attributes:
-        effects: In an order in which they can be followed.
-        created_tables: New tables, replaced ones included.
-        replaced_tables: Those that took the place of another one.
-        altered_tables: Tables with other columns, constraints or names, each with the name that it had.
-        dropped_tables: Tables that do not exist any more, replaced and renamed ones included.
+        effects: In an order in which they can be applied.
+        created_tables: New tables, including replacing ones.
+        replaced_tables: Tables that replaced another one.
+        altered_tables: Tables with other columns, constraints or names, each with its former name.
+        dropped_tables: Former tables, including replaced and renamed ones.
         objects: Every object that was created, altered or dropped.
-        gone: Objects that were dropped, but not those that were in a dropped schema, and no parts of tables.
+        gone: Dropped objects, without those in a dropped schema and without parts of tables.
     """
 
     effects: tuple[DdlEffect, ...]
@@ -250,7 +250,7 @@ class CatalogDifference:
 
 
 def difference(effects: tuple[DdlEffect, ...]) -> CatalogDifference:
-    """Say which tables a statement created, altered and dropped, and everything else it changed."""
+    """Return the tables that a statement created, altered and dropped, and all its other changes."""
     tables = [effect for effect in effects if effect.object.kind == "TABLE"]
     created = tuple(effect.object.name for effect in tables if isinstance(effect, CreatedObject))
     replaced = frozenset(e.object.name for e in tables if isinstance(e, CreatedObject) and e.replaces)
@@ -272,7 +272,7 @@ def difference(effects: tuple[DdlEffect, ...]) -> CatalogDifference:
 
 def _gone(effects: Sequence[DdlEffect]) -> Iterator[tuple[str, Name]]:
     dropped = [effect.object for effect in effects if isinstance(effect, DroppedObject)]
-    # Another spelling is the same name.
+    # Names that differ only in case are equal.
     made = {(e.object.kind, e.object.name.folded) for e in effects if isinstance(e, CreatedObject)}
     schemas = {found.name.name for found in dropped if found.kind == "SCHEMA"}
     for found in dropped:
@@ -288,18 +288,18 @@ def statements(
     change: CatalogDifference,
     layouts: Mapping[Name, Layout],
 ) -> list[Ddl]:
-    """The statements that repeat a schema change elsewhere, each with its part of what the change did.
+    """The statements that repeat a schema change on replicas, each with its part of the effects.
 
     A statement that creates tables is recorded as the catalog shows the tables, because its own text may also read
     rows. Every other statement is recorded as it was written, without comments, with the schemas in which its names are
     looked up and the settings that change its meaning. Without a text, all objects were loaded at once, and the catalog
     shows them.
 
-    What is dropped together with a statement's object depends on settings at its creation, and on whether the file was
-    closed since. So it is dropped by statements of its own; an owned sequence needs nothing else.
+    The objects that are dropped together with a statement's object depend on settings at its creation, and on whether
+    the file was closed since. So separate statements drop them; an owned sequence needs none.
 
     Raises:
-        UnsupportedError: It means something else wherever the session's other databases are missing.
+        UnsupportedError: Without the session's other databases, it has another meaning.
     """
     if not text:
         return _loaded(connection, catalog, change)
@@ -313,7 +313,7 @@ def statements(
         text = f"{found.group(1)} ({_labels(connection, catalog, name)})"
     statement = text.strip().rstrip(";").rstrip()
     others = [(gone, other) for gone, other in change.gone if (gone, other) != (kind.removeprefix("DROP "), name)]
-    # PostgreSQL keeps tables that DuckDB drops with a sequence. They go while they are there everywhere.
+    # PostgreSQL keeps tables that DuckDB drops with a sequence. They are dropped first, while they exist in both.
     tables = [_drop(gone, other) for gone, other in others if gone == "TABLE"]
     beside = [_drop(gone, other) for gone, other in others if gone != "TABLE"]
     elsewhere = {effect for ddl in (*tables, *beside) for effect in ddl.does}
@@ -324,14 +324,14 @@ def statements(
 
 
 def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: CatalogDifference) -> list[Ddl]:
-    """The statements that create everything that one statement loaded, in an order that works.
+    """The statements that create all objects that one statement loaded, in a valid order.
 
     Raises:
         UnsupportedError: It also altered or dropped something.
     """
     if change.altered_tables or change.dropped_tables:
         raise UnsupportedError(
-            f"what was loaded also alters or drops tables: {(*change.altered_tables, *change.dropped_tables)[0]}",
+            f"the loaded script also alters or drops tables: {(*change.altered_tables, *change.dropped_tables)[0]}",
             hint="run the statements of its schema.sql one by one",
         )
     before, after = schema_statements(connection, catalog)
@@ -341,16 +341,16 @@ def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: Catalog
 
 
 def _respelled(change: CatalogDifference) -> list[Ddl]:
-    """The statements that drop tables which others replace under the same name in other letters.
+    """The statements that drop tables which are replaced under the same name in another case.
 
-    DuckDB has the new spelling from then on. Readers that know tables by their exact names see another table.
+    DuckDB then uses the new spelling. Readers that know tables by their exact names see another table.
     """
     taken = {name.folded for name in change.created_tables} - {name.folded for name in change.replaced_tables}
     return [_drop("TABLE", name) for name in change.dropped_tables if name.folded in taken]
 
 
 def _labels(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> str:
-    """The values of an enum that was created from a query: elsewhere it may return them in another order."""
+    """The values of an enum that was created from a query: on a replica, the query may return them in another order."""
     found = connection.execute(
         "SELECT labels FROM duckdb_types() WHERE database_name = ? AND schema_name = ? AND type_name = ?",
         [catalog, name.schema, name.name],
@@ -414,8 +414,8 @@ def _create_table(
 
 
 def _subject(text: str, change: CatalogDifference) -> tuple[str, Name]:
-    """Kind of the statement and its object: the table that it altered, or what it names of the objects it changed."""
-    # DuckDB has run the statement, so what stands before the kind of object can only be OR REPLACE and the like.
+    """Kind of the statement and its object: the altered table, or the named one of the changed objects."""
+    # DuckDB has run the statement, so the words before the kind of object can only be OR REPLACE and the like.
     parts = tokens(text)
     at = next((index for index, token in enumerate(parts) if index and token.word in _KINDS), 0)
     noun = parts[at].word if at else ""
@@ -430,7 +430,7 @@ def _subject(text: str, change: CatalogDifference) -> tuple[str, Name]:
 
 
 def _path(parts: list[Token]) -> list[str]:
-    """Schema and name, or the name alone, with which a list of tokens begins; in lower case."""
+    """Schema and name, or the name alone, at the start of a list of tokens; in lower case."""
     named = list(dropwhile(lambda token: token.word in ("IF", "NOT", "EXISTS", "TABLE"), parts))
     length = next((at for at in range(1, len(named), 2) if named[at].text != "."), len(named))
     return [token.name.lower() for token in named[:length:2]][-2:]

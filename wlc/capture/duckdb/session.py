@@ -1,6 +1,6 @@
-"""What one connection captures: statements and calls that may write, in the open transaction or one of their own.
+"""The capture of one connection: statements and calls that may write, in the open transaction or a separate one.
 
-IMPORT DATABASE into a master: an export of a master holds the journal, which is not what its user wants back.
+IMPORT DATABASE into a master: an export of a master holds the journal, which must not be imported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _JOURNAL = "wlc"
 
 
 def import_statements(connection: duckdb.DuckDBPyConnection, text: str) -> list[str]:
-    """Return what to run for a statement: itself, or the script of an export without the parts of the schema `wlc`.
+    """Return the statements to run: the statement itself, or the script of an export without the schema `wlc`.
 
     Args:
         connection: Reads the export, which may lie in a bucket.
@@ -84,7 +84,7 @@ def _is_of_journal(parts: list[Token]) -> bool:
 
 
 def _from_folder(statement: str, folder: str) -> str:
-    """Return a COPY that reads from the folder of the export, wherever that was written; anything else as it is."""
+    """Return a COPY that reads from the export's present folder; other statements unchanged."""
     parts = tokens(statement)
     if parts[0].word != "COPY":
         return statement
@@ -116,14 +116,14 @@ class CaptureSession:
     # Statements -----------------------------------------------------------------------------------------------------
 
     def effect(self, text: str, kind: str) -> Effect:
-        """Say what a statement may do; what a prepared one does is known by its name.
+        """Return the possible effect of a statement; that of a prepared one is found by its name.
 
         Args:
             text: One statement.
             kind: DuckDB's name of its type.
 
         Raises:
-            UnsupportedError: It creates a macro that hides what the capture calls.
+            UnsupportedError: It creates a macro that hides a function of the capture.
         """
         if kind in for_update.CLAUSES:
             return for_update.effect(text, kind)
@@ -135,9 +135,9 @@ class CaptureSession:
         return effect
 
     def before_read(self, text: str, kind: str, parameters: Any = None) -> None:
-        """Prepare for a statement that writes nothing: an open transaction takes its snapshot, in the safe way."""
+        """Prepare for a statement that writes nothing: an open transaction takes its snapshot safely."""
         if kind == "PREPARE":
-            # The statement may fail, and an earlier one of this name stay.
+            # The statement may fail, and an earlier one of this name remains.
             name = tokens(text)[1].name.lower()
             self._prepared[name] = self._prepared.get(name, frozenset()) | words(text)
         if self.transaction is None:
@@ -156,7 +156,7 @@ class CaptureSession:
             UnsupportedError: It detaches the master, whose journal could not be published then.
         """
         if kind not in ("ATTACH", "DETACH"):
-            # Those read nothing, and DuckDB detaches only what the transaction has not looked at.
+            # Such statements read nothing, and DuckDB detaches only databases that the transaction has not accessed.
             self.before_read(text, kind)
         self.tables.forget_names()
         if kind in ("ATTACH", "DETACH"):
@@ -178,7 +178,7 @@ class CaptureSession:
         )
 
     def _note_row_settings(self) -> None:
-        """Remember that settings vary which change what rows are accepted, and those under which rows were written."""
+        """Record that settings which affect accepted rows vary, and the settings under which rows were written."""
         self._shared.row_settings_vary = True
         if self.transaction is not None:
             with suppress(duckdb.TransactionException):
@@ -188,7 +188,7 @@ class CaptureSession:
         """Run one statement that may write, captured.
 
         Raises:
-            FencedError: What it writes could not be published.
+            FencedError: Its changes could not be published.
         """
         if self.transaction is None:
             table = self._small.table(effect, parameters, settings_vary=self._shared.row_settings_vary)
@@ -214,12 +214,12 @@ class CaptureSession:
         return outcome
 
     def _run_small(self, effect: Effect, table: CapturedTable, text: str, parameters: Any) -> int | None:
-        """Run and commit a statement that may be a small change; None if it must run in the other way."""
+        """Run and commit a statement as a small change; None if it must run the general way."""
         shared, small = self._shared, self._small
         with shared.commit_lock:
             generation = shared.generation
             if self.tables.generation != generation or shared.site is not None:
-                # Other sites must be told more of a transaction, and may forbid it.
+                # Other sites need more information about a transaction, and may forbid it.
                 return None
             shared.refuse_writes()
             transaction = self.begin("BEGIN TRANSACTION", explicit=False)
@@ -247,12 +247,12 @@ class CaptureSession:
         """Capture a call that writes without SQL text.
 
         Args:
-            effect: What the call may do.
-            call: Returns how many rows it added, if it knows.
-            text: A statement that does the same, where the call changes the schema.
+            effect: The possible effect of the call.
+            call: Returns the number of added rows, if known.
+            text: An equivalent statement, if the call changes the schema.
 
         Raises:
-            FencedError: What it writes could not be published.
+            FencedError: Its changes could not be published.
         """
         with self.captured() as transaction:
             touched = transaction.before(effect, None)
@@ -279,13 +279,13 @@ class CaptureSession:
             self._shared.refuse_writes()
 
     def _error_of_whole(self, error: duckdb.Error, text: str) -> duckdb.Error:
-        """DuckDB's error about the whole statement, where the capture has run a part of it first."""
+        """DuckDB's error about the whole statement, if the capture has run a part of it first."""
         if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
             try:
                 self._raw._bind(text)
             except (duckdb.BinderException, duckdb.CatalogException) as whole:
                 one, other = str(error), str(whole)
-                # The text behind LINE is a part of what DuckDB was given.
+                # The text after LINE is a part of the text that DuckDB got.
                 shown = _LINE.search(one)
                 is_of_whole = shown is None or shown[1].strip(" .") in " ".join(text.splitlines())
                 if not is_of_whole or one.partition("\n\n")[0] != other.partition("\n\n")[0]:
@@ -333,7 +333,7 @@ class CaptureSession:
             return
         try:
             if self._is_aborted():
-                # DuckDB rolls such a transaction back, and says so or not.
+                # DuckDB rolls such a transaction back, with or without an error.
                 self.rollback(statement)
             else:
                 self._commit(statement)
@@ -374,12 +374,12 @@ class CaptureSession:
             self._publish()
 
     def _publish(self) -> None:
-        """Publish what was committed, if that may not wait."""
+        """Publish committed transactions if they must not wait."""
         if self._shared.beat_s == 0 and self._shared.publisher is not None:
             self._shared.publisher.try_publish()
 
     def _abandon(self) -> None:
-        """Take back a transaction that failed, unless DuckDB has done so already."""
+        """Roll back a failed transaction, unless DuckDB has already done so."""
         transaction, self.transaction = self.transaction, None
         self.tables.generation = -1
         try:

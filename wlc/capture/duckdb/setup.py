@@ -1,6 +1,6 @@
 """Turning a DuckDB database into a master: the `wlc` schema with an image table for every table.
 
-Check that this DuckDB behaves as the capture assumes.
+Check of the capture's assumptions about this DuckDB.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Probe row ids of transaction-local rows, what an update and an open transaction do to others, and snapshots.
+    """Probe row ids of transaction-local rows, visible effects of updates and open transactions, and snapshots.
 
     Raises:
         UnsupportedError: The installed DuckDB behaves otherwise; the hint names the supported versions.
@@ -86,7 +86,7 @@ def _failed(connection: duckdb.DuckDBPyConnection) -> str | None:
     return None
 
 
-# Tables that stay when a new history begins: what a site has rejected stays readable for its owner.
+# Tables that stay when a new history begins: rejected rows of a site stay readable for its owner.
 _KEPT = ("exceptions", "counters")
 
 
@@ -106,14 +106,14 @@ def check_replica(shared: Shared) -> None:
 
 
 def begin(shared: Shared, state: MasterState) -> None:
-    """Install the journal afresh, in one transaction, in which a replica ceases to be one.
+    """Install a new journal, in one transaction, in which a replica ceases to be one.
 
     Args:
         shared: The database.
-        state: What it remembers then.
+        state: Its new state.
 
     Raises:
-        UnsupportedError: A column of some table cannot be replicated exactly, or replicas would not take some object.
+        UnsupportedError: A column cannot be replicated exactly, or replicas would refuse an object.
     """
     connection, catalog = shared.root, shared.catalog
     connection.execute("BEGIN")
@@ -159,7 +159,7 @@ def _release(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 
 
 def _drop_journal(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Drop what an earlier history left."""
+    """Drop the objects of an earlier history."""
     query = "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'wlc'"
     for (table,) in connection.execute(query, [catalog]).fetchall():
         if table not in _KEPT:

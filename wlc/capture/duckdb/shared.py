@@ -1,4 +1,4 @@
-"""What all connections of this process to one master share: the state, commit order, ticks and the publisher."""
+"""Shared by all connections of this process to one master: the state, commit order, ticks and the publisher."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ class Shared:
     """State of one master database in this process.
 
     Attributes:
-        base: The connection that keeps the database open; everybody else uses `root`.
-        publish_lock: Held while publishing; whoever needs both locks takes this one first.
-        commit_lock: Held from settling a transaction's tick until its COMMIT has returned, so that tick order is
-            commit order. Inserts that depend on no other transaction share it: their order among each other does not
-            matter, and whoever reads or writes the journal has to wait until all of them are committed.
+        base: The connection that keeps the database open; all other code uses `root`.
+        publish_lock: Held while publishing; a thread that needs both locks takes this one first.
+        commit_lock: Held from the assignment of a transaction's tick until its COMMIT has returned, so that tick order
+            is commit order. Independent inserts share it: their relative order does not matter, and readers and writers
+            of the journal wait until all of them are committed.
         generation: Rises before and again after a COMMIT that changes the schema, so that it is odd in between.
         seen: The catalog of the latest generation that a connection has read.
         commits: Captured commits in this process; rises after a COMMIT has returned.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
         here: Where the file was when it was opened.
         file: The database's file, as an absolute path.
-        state: What the database remembers of itself; None if it has never been a master.
-        publisher: Publishes in the background; None until a connection is opened that captures.
+        state: The stored state of the database; None if it has never been a master.
+        publisher: Publishes in the background; None until a capturing connection is opened.
         row_settings_vary: A statement of some connection may have changed which rows CHECK constraints accept.
         macro_changes: Of the schema and the attached databases, by all connections.
-        work: Folder for files until they are published, where the database may write only there; else None.
+        work: Folder for files until they are published, if the database may write only there; else None.
         confined_by: Settings of its connections that cut it off from files or lock its settings.
-        options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
-        opened: The file, if somebody reads it beside DuckDB, which must close it first: a process that closes a file
-            gives up all its locks on that file (POSIX), those of DuckDB, too.
-        parked: Tables with parked rows, see `wlc.multi_master.duckdb.parking`; None while that looks which to park.
-        doubt: Which tables may hold rows that were not captured, and `written` what the last session noted of that.
-        is_stranded: Parked rows may have to be brought back before anybody uses the database.
+        options: Options of the farm's file system given to this process; secrets are stored nowhere else.
+        opened: The file, if this process reads it beside DuckDB, which must close it first: a process that closes a
+            file releases all its locks on that file (POSIX), including DuckDB's.
+        parked: Tables with parked rows, see `wlc.multi_master.duckdb.parking`; None while rows to park are searched.
+        doubt: Tables that may hold uncaptured rows; `written`: the last session's entry about that.
+        is_stranded: Parked rows may have to be restored before the database is used.
     """
 
     path: str
@@ -110,7 +110,7 @@ class Shared:
 
     @property
     def root(self) -> duckdb.DuckDBPyConnection:
-        """A connection of the calling thread's own: DuckDB refuses two calls at once on one connection."""
+        """A connection of the calling thread: DuckDB refuses concurrent calls on one connection."""
         with self._roots_lock:
             thread = threading.get_ident()
             if thread not in self._roots:
@@ -119,7 +119,7 @@ class Shared:
 
     @property
     def site(self) -> SiteCommits | None:
-        """What its commits have as those of one of several sites; None as long as there is no other one."""
+        """Its commits as a site; None while there is no other site."""
         state = self.state
         if state is None or state.site is None or state.site.circle is None:
             return None
@@ -136,7 +136,7 @@ class Shared:
 
     @property
     def away(self) -> FencedError | None:
-        """Why this file is not the master that it remembers to be; None if it is, or was never one."""
+        """The reason why this file is not the master of its stored state; None if it is, or was never one."""
         return elsewhere(self.state.name, self._home, self.here, self.path) if self.state else None
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class Shared:
         if self.is_master:
             with suppress(duckdb.Error, OSError):
                 self.write(home.to_note(self.file, self.doubt, self.written))
-        # Other processes wait while the file is closed, and not while it is written.
+        # Other processes wait only while the file is closed, not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
         with alone(self.path), self._roots_lock:
@@ -159,7 +159,7 @@ class Shared:
             shutil.rmtree(self.work, ignore_errors=True)
 
     def watch(self, *, is_new: bool = False) -> None:
-        """Find out what is in doubt, of a file that was just opened, or has just become a master: nothing then."""
+        """Determine the doubt about a file that was just opened; a new master has none."""
         if self.is_master and not is_new:
             self.doubt = home.found(self.file, self.written)
         else:
@@ -167,16 +167,16 @@ class Shared:
 
     @property
     def packing(self) -> Packing | None:
-        """How transactions journal large change sets; None where other sites compare their rows before that."""
-        # A site does not know of another one before it has read the circle.
+        """The packing of large change sets; None if other sites compare their rows."""
+        # A site learns of other sites only when it reads the circle.
         return Packing(self.file, self.work) if self.require_state().site is None else None
 
     def allow_work(self) -> None:
-        """Keep a folder in which files can be written, before a statement cuts the database off from files."""
+        """Reserve a writable folder before a statement cuts the database off from files."""
         self.work = opening.allow(self.root, self.work)
 
     def new_tick(self) -> int:
-        """Return a tick that no transaction had; a transaction that rolls back leaves a gap."""
+        """Return an unused tick; a transaction that rolls back leaves a gap."""
         with self.commit_lock.turn:
             self._tick = max(self._tick, self.last_tick) + 1
             return self._tick
@@ -195,7 +195,7 @@ class Shared:
             return self._layout
 
     def commit_time(self) -> datetime:
-        """Return the present time, or the last commit's if that is later: clocks may step back, the log may not."""
+        """Return the present time, or the last commit's if later: clocks may step back, the log must not."""
         now, last = utc_now(), self.last_commit
         if last is None:
             return now
@@ -204,14 +204,14 @@ class Shared:
     def next_commit(self) -> tuple[int, datetime]:
         """Return the tick and the time of a transaction that shares the commit lock.
 
-        Whoever asks later gets a greater tick and no earlier time, whichever of them commits first.
+        Later calls return greater ticks and no earlier times, regardless of the order of commits.
         """
         with self.commit_lock.turn:
             self.last_commit = self.commit_time()
             return self.new_tick(), self.last_commit
 
     def witness(self, time: datetime) -> None:
-        """Let all commits from now on be later than one of another site."""
+        """Make all further commits later than a commit of another site."""
         with self.commit_lock:
             self._witnessed = max(time, self._witnessed) if self._witnessed else time
             self.last_commit = max(time, self.last_commit) if self.last_commit else time
@@ -224,9 +224,9 @@ class Shared:
         added_to: Iterable[Name] = (),
         altered: Iterable[Name] = (),
     ) -> None:
-        """Note a commit, in which tables it removed, changed or added rows, and which it altered or dropped.
+        """Record a commit: tables with removed, changed or added rows, and altered or dropped tables.
 
-        The caller has the commit lock.
+        The caller holds the commit lock.
         """
         with self.commit_lock.turn:
             if tick > self.last_tick:
@@ -236,7 +236,7 @@ class Shared:
 
     @contextmanager
     def changing_schema(self) -> Iterator[None]:
-        """Mark the time of a COMMIT that changes the schema; the caller holds the commit lock."""
+        """Mark the duration of a COMMIT that changes the schema; the caller holds the commit lock."""
         self.generation += 1
         try:
             yield
@@ -244,7 +244,7 @@ class Shared:
             self.generation += 1
 
     def load(self) -> None:
-        """Learn the state, the last tick and the last layout from the journal."""
+        """Read the state, the last tick and the last layout from the journal."""
         values = journal.read_state(self.root, self.catalog)
         known = decode(values, self.path)
         if known is None:
@@ -279,12 +279,12 @@ class Shared:
         journal.refuse_replica(self.root, self.catalog, self.path)
 
     def remember(self, state: MasterState) -> None:
-        """Replace the state in the journal, all or nothing."""
+        """Replace the state in the journal atomically."""
         with self.commit_lock:
             self.write(changes(self.state, state))
 
     def adopt_place(self) -> None:
-        """Remember that the master's file is this one."""
+        """Store that this file is the master's."""
         self.write({"home": encode_home(self.here)})
 
     def parked_rows(self, connection: duckdb.DuckDBPyConnection) -> ParkedRows:
@@ -296,21 +296,21 @@ class Shared:
         return ParkedRows(connection, self.catalog, "wlc", is_known=is_known)
 
     def rescue(self) -> None:
-        """Wait until no rows are parked, and bring those back that a process that died has left, or a failure.
+        """Wait until no rows are parked, and restore rows that a crash or a failure has left parked.
 
         Raises:
-            UnavailableError: They do not fit, or the machine fails.
+            UnavailableError: They no longer fit, or the machine fails.
         """
         if self.is_stranded:
             with self.commit_lock:
-                # Whoever parks them holds the lock, and may come here, too.
+                # The thread that parks rows holds the lock, and may call this, too.
                 if self.parked == ():
                     if back := self.parked_rows(self.root).rescue(self.path):
                         self.committed(self.last_tick, self.commit_time(), back, back)
                     self.is_stranded = False
 
     def renew_home(self) -> None:
-        """Remember what changed of the master's place although the file never moved: the machine started again."""
+        """Store changes of the master's home without a move of the file: the machine was restarted."""
         if self.state is None or self._home is None or self.away is not None:
             return
         renewed = replace(self.here, path=self._home.path)
@@ -319,7 +319,7 @@ class Shared:
                 self.write({"home": encode_home(renewed)})
 
     def write(self, values: dict[str, str]) -> None:
-        """Replace keys of `wlc.state`, all or nothing."""
+        """Replace keys of `wlc.state` atomically."""
         with self.commit_lock:
             if values:
                 self.root.execute("BEGIN")
@@ -333,7 +333,7 @@ class Shared:
             self.load()
 
     def keep_options(self, options: Mapping[str, Any]) -> None:
-        """Lay options of the farm's file system over those that all users of the database have."""
+        """Override the options of the farm's file system for all users of the database."""
         self.options = lay_over(self.options, options)
         if self.state is not None:
             self.state = replace(self.state, options=lay_over(self.state.options, options))
@@ -350,7 +350,7 @@ class Shared:
         return join_url(state.farm, state.name)
 
     def refuse_writes(self) -> None:
-        """Refuse to capture what could never be published.
+        """Refuse to capture changes that could never be published.
 
         Raises:
             FencedError: The file is a copy of the master, or another master took its place in the farm.
@@ -369,22 +369,22 @@ class Shared:
 
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Provide a connection that reads everything as of one moment, whatever others commit meanwhile."""
+        """Provide a connection that reads a consistent snapshot, regardless of concurrent commits."""
         with self.root.cursor() as connection:
             self.begin_reading(connection)
             yield connection
             connection.execute("ROLLBACK")
 
     def begin_reading(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Start a transaction that reads everything as of now; the caller rolls it back."""
+        """Start a transaction that reads the present snapshot; the caller rolls it back."""
         connection.execute("BEGIN TRANSACTION READ ONLY")
         self.take_snapshot(connection)
 
     def take_snapshot(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Let a transaction that has just begun see what is committed now, all or nothing of every transaction.
+        """Fix the snapshot of a transaction that has just begun: it sees each present commit entirely.
 
-        If a transaction of DuckDB 2.0 reads for the first time while another one commits, it sees a part of what that
-        one wrote, and later more. So no transaction reads for the first time while we commit.
+        If a transaction of DuckDB 2.0 reads for the first time during another one's COMMIT, it sees a part of that
+        one's changes, and later more. So no transaction reads for the first time during a captured COMMIT.
         """
         with self.commit_lock:
             self.rescue()
@@ -412,14 +412,14 @@ def open_shared(
 
     Args:
         source: Path of the database.
-        read_only: Open it for reading, unless it is open already.
-        config: Settings of DuckDB, unless it is open already.
-        must_agree: Refuse a database that is open already in another mode or with other settings.
+        read_only: Open it for reading, unless it is already open.
+        config: Settings of DuckDB, unless it is already open.
+        must_agree: Refuse a database that is already open in another mode or with other settings.
 
     Raises:
         InvalidError: The file is not a DuckDB database.
-        UnavailableError: Another process has it open.
-        duckdb.ConnectionException: It is open in this process, and not as it must be.
+        UnavailableError: Another process has it open. duckdb.ConnectionException: It is open in this process with
+        another mode or other settings.
     """
     key = _key(source)
     with _open_lock:
@@ -444,7 +444,7 @@ def open_shared(
                     if shared.is_master:
                         packed.create(root, catalog)
             except BaseException:
-                # Whoever holds the error would hold the file open, too.
+                # A reference to the error would keep the file open, too.
                 root.close()
                 raise
             _open[key] = shared
@@ -452,7 +452,7 @@ def open_shared(
             # DuckDB itself compares mode and settings, and raises an error if they differ.
             first, last = opening.split(config)
             if last != shared.confined_by:
-                # In the words of DuckDB, which was not given these settings when it opened the file.
+                # DuckDB's wording: it did not get these settings when it opened the file.
                 raise duckdb.ConnectionException(
                     "Connection Error: Can't open a connection to same database file with a different configuration"
                     " than existing connections"
@@ -463,20 +463,20 @@ def open_shared(
 
 
 def look_into(source: str) -> tuple[MasterState, FencedError | None]:
-    """Return what a database remembers of itself, and why it is only a copy of that; change nothing.
+    """Return a database's stored state, and the reason if it is only a copy of that master; change nothing.
 
     Raises:
         InvalidError: The file is not a DuckDB database, or has never been a master.
         UnavailableError: Another process has it open.
     """
-    # Nobody in this process opens the file for writing meanwhile: DuckDB would refuse that.
+    # No other thread opens the file for writing meanwhile: DuckDB would refuse that.
     with _open_lock:
         if (shared := _open.get(_key(source))) is not None:
             return shared.require_state(), shared.away
         try:
             connection = connect(source, read_only=True, config=None)
         except duckdb.ConnectionException:
-            # This process has it open for writing with DuckDB alone, which allows no other mode beside.
+            # This process has it open for writing with DuckDB alone, which does not allow a second mode.
             connection = connect(source, read_only=False, config=None)
         try:
             catalog = connection.execute("SELECT current_database()").fetchall()[0][0]

@@ -1,15 +1,15 @@
 """A statement that changes few rows and commits at once: its images are journalled by the statement itself.
 
 A writable common table expression returns the rows that an INSERT adds, or a DELETE of one key removes, and puts them
-into the image table: one statement of DuckDB instead of two. The rows of an UPDATE are saved as they are and as they
-will be, by one query with its condition and its values, which must be plain expressions of constants, parameters and
-columns. (An UPDATE with `RETURNING` would move its rows behind all others, and no longer exclude another one of the
-same row.) DuckDB's `RETURNING` loses rows where several threads work, so the number of rows is compared with one that
-was found without it: the rows of the VALUES list, the one row that a key can have, or those that the user's statement
-reports. The commit lock is held all the time. So the transaction's tick and commit time are known before its rows are
-written, and no other transaction can come in between.
+into the image table: one statement of DuckDB instead of two. One query with an UPDATE's condition and values saves its
+old and new rows; the values must be plain expressions of constants, parameters and columns. (An UPDATE with `RETURNING`
+would move its rows to the end of the table, and no longer conflict with another UPDATE of the same row.) DuckDB's
+`RETURNING` loses rows with several threads, so the number of rows is compared with an independent one: the rows of the
+VALUES list, the one row that a key can have, or the report of the user's statement. The commit lock is held throughout.
+So the transaction's tick and commit time are known before its rows are written, and no other transaction can intervene.
 
-Whoever cannot be captured in this way, or fails, or has other counts, is rolled back and captured like everything else.
+A statement that cannot be captured in this way, fails, or has differing counts is rolled back and captured in the
+general way.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
 
-# Longer VALUES lists are not worth while: they may have more rows than DuckDB processes at a time.
+# Longer VALUES lists do not pay off: they may exceed DuckDB's vector size.
 MOST_VALUES = 1000
 _MOST_REMEMBERED = 1000
 # A parsed statement takes thirty times the memory of its text.
 _LONGEST_REMEMBERED = 2000
-# Functions of DuckDB that a column's default may call: none of them waits for another connection.
+# Functions of DuckDB that a column's default may call: none waits for another connection.
 _DEFAULTS = frozenset({"cast", "current_date", "get_current_timestamp", "now", "random", "today", "uuid"})
 # In a condition with one of these words, a test of the key may leave many rows.
 _WIDE_WORDS = (" or ", " or(", ")or ", ")or(", "not ", "not(", "case ")
@@ -50,14 +50,14 @@ _Values = dict[str, Any] | list[Any] | tuple[Any, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class _Statements:
-    """What DuckDB runs for one statement of the user, parsed.
+    """The parsed statements that DuckDB runs for one statement of the user.
 
     Attributes:
         save: Saves the rows that an UPDATE or DELETE finds; None if `write` journals the rows.
-        parameters: Those of the user that `save` has, too.
-        images: Number of images that it saves of a row.
+        parameters: The user's parameters that `save` also uses.
+        images: Number of images per saved row.
         write: The user's statement.
-        tick: Name of the parameter that stands for the tick, and `meta` for the transaction's own data.
+        tick: Name of the tick's parameter; `meta`: that of the transaction's own data.
     """
 
     save: duckdb.Statement | None
@@ -73,7 +73,7 @@ class SmallChanges:
     """The small changes of one connection.
 
     Attributes:
-        added: Rows that the last one added, and `removed` those that it removed; an updated row counts as both.
+        added: Rows that the last statement added; `removed`: rows that it removed; an updated row counts as both.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -84,12 +84,12 @@ class SmallChanges:
     _parsed: dict[tuple[str, tuple[tuple[str, bool], ...], bool, int], _Statements | None] = field(default_factory=dict)
 
     def table(self, effect: Effect, values: object, *, settings_vary: bool) -> CapturedTable | None:
-        """The table of a statement that may be a small change; None for all others.
+        """The table of a statement that may be a small change; None for other statements.
 
         Args:
-            effect: What the statement does.
+            effect: The statement's effect.
             values: Its parameters.
-            settings_vary: A session may have settings with which other rows are accepted.
+            settings_vary: A session may have settings that accept other rows.
         """
         if not isinstance(values, (dict, list, tuple, NoneType)) or not isinstance(effect, (AppendEffect, TouchEffect)):
             return None
@@ -100,7 +100,7 @@ class SmallChanges:
         return None if has_rules and (settings_vary or self.tables.row_settings != ()) else table
 
     def _may_be_small(self, effect: AppendEffect | TouchEffect, table: CapturedTable) -> bool:
-        # Both are remembered by those who hand them in: looking at their values takes longer.
+        # The callers cache both objects: comparing their values would take longer.
         known = self._known.get(id(effect))
         if known is None or known[0] is not effect or known[1] is not table:
             if len(self._known) >= _MOST_REMEMBERED:
@@ -112,8 +112,8 @@ class SmallChanges:
         """Run the statement in the open transaction, captured.
 
         Args:
-            effect: What it does.
-            table: The table of which `table()` said so.
+            effect: Its effect.
+            table: The result of `table()`.
             text: The statement.
             values: Its parameters.
             tick: The transaction's tick.
@@ -127,7 +127,7 @@ class SmallChanges:
         except duckdb.InterruptException:
             raise
         except duckdb.Error:
-            # The statement will run by itself, so that the error is the one that DuckDB raises for it.
+            # The statement will run alone, so that DuckDB raises the error of the user's text.
             return None
 
     def _run(
@@ -182,10 +182,10 @@ class SmallChanges:
         write = _bare(numbered(text))
         wanted = {name.lower() for name in self._one(write).named_parameters}
         if wanted != given.keys() or not given.keys().isdisjoint((tick, meta)):
-            # Our own parameters must not stand in for some of the user's that are missing.
+            # The additional parameters must not replace missing ones of the user.
             return None
         if isinstance(effect, AppendEffect) or (effect.deletes and superset.finds_one(effect, table, given)):
-            # The text keeps lines of its own: it may end in a comment.
+            # The text is on separate lines: it may end in a comment.
             write = (
                 f'WITH "wlc rows" AS (\n{write}\nRETURNING {table.named_values}) INSERT INTO {table.images}'
                 f' SELECT ${tick}, {1 if isinstance(effect, AppendEffect) else -1}, NULL, ${meta}, * FROM "wlc rows"'
@@ -223,7 +223,7 @@ def _is_row_wise(effect: TouchEffect) -> bool:
 
 
 def _assigned(effect: TouchEffect, table: CapturedTable) -> dict[int, str] | None:
-    """SQL of what an UPDATE writes, by the columns' places; None if it is more than plain expressions."""
+    """SQL of an UPDATE's values, by the columns' places; None if they are not plain expressions."""
     places = {column.name.lower(): number for number, column in enumerate(table.layout.stored)}
     found = {}
     for name, value in effect.assignments:
@@ -231,7 +231,7 @@ def _assigned(effect: TouchEffect, table: CapturedTable) -> dict[int, str] | Non
         if place is None or not _is_plain_value(value, places):
             return None
         column = table.layout.stored[place]
-        # DuckDB casts what is assigned in the same way.
+        # DuckDB casts assigned values in the same way.
         found[place] = types.store_sql(column, f"CAST({value} AS {column.type})")
     return found or None
 
@@ -248,16 +248,16 @@ def _is_plain_value(text: str, columns: Iterable[str]) -> bool:
 
 
 def _bare(text: str) -> str:
-    """A statement without semicolons and comments behind it."""
+    """A statement without trailing semicolons and comments."""
     return text[: next(token.end for token in reversed(tokens(text)) if token.text != ";")]
 
 
 def _with(values: _Values, own: Mapping[str, Any]) -> Any:
-    """The parameters of a statement and our own, which follow them."""
+    """The parameters of a statement, followed by the additional ones."""
     return {**values, **own} if isinstance(values, dict) else [*(values or ()), *own.values()]
 
 
 @lru_cache(maxsize=1000)
 def _is_plain(default: str) -> bool:
-    """Whether a default calls functions of DuckDB only; others might use a connection of their own, and wait."""
+    """Whether a default calls only functions of DuckDB; other functions might use another connection, and wait."""
     return called(tokens(default)) <= _DEFAULTS

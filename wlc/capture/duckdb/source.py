@@ -1,4 +1,4 @@
-"""A DuckDB database as a source: its journal holds what is committed until that is published."""
+"""A DuckDB database as a source: its journal holds committed transactions until they are published."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wlc.masters.master_state import MasterState
     from wlc.multi_master.duckdb.duckdb_site import DuckDBSite
 
-# What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
+# The functions of a source module ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
 
 @contextmanager
 def creating(source: str) -> Iterator[None]:
-    """Make an empty database file unless there is one; remove it again if what follows fails before it is a master."""
+    """Create an empty database file unless it exists; remove it again if the body fails before it is a master."""
     path = _file(source)
     if path.exists():
         yield
@@ -66,7 +66,7 @@ def creating(source: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # The farm's database may be its own already, and nobody else's.
+        # The farm's database may already belong to it, and to no other source.
         if _is_unclaimed(source):
             path.unlink(missing_ok=True)
         raise
@@ -95,7 +95,7 @@ def default_place(source: str) -> tuple[str, str] | None:
 
 
 def held_place(source: str) -> PublishingPlace | None:
-    """Return what the process that opened the file last has noted at it."""
+    """Return the place that the last process to open the file stored in its attribute."""
     return noted_place(source)
 
 
@@ -105,7 +105,7 @@ def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:  # noqa:
 
 
 def preparation(source: str) -> NoReturn:
-    """Refuse every file: who may write it may make it a master."""
+    """Refuse every file: a user who can write it can make it a master."""
     raise InvalidError(f"{source} is a DuckDB file, which needs no preparation", hint=f"wlc master {source}")
 
 
@@ -125,7 +125,7 @@ def connect(
     source: str, *, read_only: bool, config: dict[str, Any] | None, storage_options: Mapping[str, Any] | None
 ) -> Connection:
     """Open a master to write to it with capture; see `wlc.connect`."""
-    from wlc.capture.duckdb.connection import Connection  # Commands that do not write start faster without it.
+    from wlc.capture.duckdb.connection import Connection  # Read-only commands start faster without this import.
 
     path = _existing(source)
     shared = open_shared(str(path), read_only=read_only, config=config, must_agree=True)
@@ -153,7 +153,7 @@ def _existing(source: str) -> Path:
     if not path.exists():
         make = f"wlc master {shlex.quote(source)} --create makes it"
         if not path.suffix:
-            # Commands about a farm take the name that a database has there, and this one takes the file.
+            # Commands on a farm take the database's name there, this one takes the file.
             file = shlex.quote(f"{source}.duckdb")
             make = f"name the master's file, such as {file}; wlc master {file} --create makes one"
         meant = file_meant(path)
@@ -245,7 +245,7 @@ class DuckDBSource(Source):
         self._redirect_publisher()
 
     def _redirect_publisher(self) -> None:
-        """Let connections that are open publish where the state says now."""
+        """Make open connections publish to the place in the present state."""
         if self._shared.publisher is not None:
             self._shared.publisher.database = database_of(self.require_state())
 
@@ -303,15 +303,15 @@ class DuckDBSource(Source):
             found = unpublished.pending(connection, shared.catalog, most)
             yield _Waiting(shared, connection, found, Path(folder)) if found.logged else None
 
-    # What a master does now and then
+    # Occasional work of a master
 
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
-        """Copy the database at exactly the last published tick, while other connections go on writing."""
+        """Copy the database at exactly the last published tick, while other connections continue to write."""
         shared = self._shared
         if not is_first:
             self._refuse_bypassed()
         with shared.root.cursor() as connection:
-            # Most is published while others write, so that commits wait only for the publication of the rest.
+            # Most transactions are published while others write, so that commits wait only for the rest.
             with shared.publish_lock:
                 publish(self, database)
             with shared.publish_lock, shared.commit_lock:
@@ -343,7 +343,7 @@ class DuckDBSource(Source):
         return manifest
 
     def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
-        """Remember what a snapshot has read, unless more was published since."""
+        """Store the digests that a snapshot has read, unless more was published since."""
         shared = self._shared
         with shared.root.cursor() as connection, shared.publish_lock, shared.commit_lock:
             if self.require_state().tick == manifest.position.tick:

@@ -1,8 +1,8 @@
-"""SQL for a superset of the rows that a statement may touch, found by running a part of the statement by itself.
+"""SQL for a superset of the rows that a statement may touch, found by running a part of the statement alone.
 
 VALUES lists of a statement, typed as the statement itself types them.
 
-What the text of an UPDATE or DELETE by key says: that it finds few rows, and what it makes of them.
+Analysis of an UPDATE or DELETE by key: whether it finds few rows, and their new values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def typed(query: str, kinds: Sequence[str]) -> str:
     return "".join(pieces) + query[last:]
 
 
-# Up to this number, saved rows are looked up by literal row ids, which DuckDB finds without a scan.
+# Up to this number, saved rows are looked up by literal row ids, without a scan in DuckDB.
 FEW = 64
 _INTEGERS = frozenset("TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT".split())
 # FROM and WHERE text with the names of the parameters in it, or nothing.
@@ -78,7 +78,7 @@ def touched_rows(effect: TouchEffect, table: CapturedTable) -> str:
 
 
 def binds(connection: duckdb.DuckDBPyConnection, where: str) -> bool:
-    """Whether a part of a statement can stand by itself; asked first, because a failure aborts the transaction."""
+    """Whether a part of a statement can run alone; checked first, because a failure aborts the transaction."""
     try:
         connection._bind(f"SELECT 1 FROM {where}")
     except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
@@ -89,7 +89,7 @@ def binds(connection: duckdb.DuckDBPyConnection, where: str) -> bool:
 def matched_rows(
     connection: duckdb.DuckDBPyConnection, effect: UpsertEffect | MergeEffect, table: CapturedTable, parameters: Any
 ) -> RowsSql | None:
-    """FROM and WHERE of the rows that the statement may replace; empty for none, None where that is not known."""
+    """FROM and WHERE of the rows that the statement may replace; empty for none, None if unknown."""
     if isinstance(effect, MergeEffect):
         where = (
             f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias or table.sql}.rowid"
@@ -135,7 +135,7 @@ def _few_keys(
     source: str,
     parameters: Any,
 ) -> str | None:
-    """A condition on literal keys, which needs no scan, where the statement adds few rows; else None."""
+    """A condition on literal keys, which needs no scan, if the statement adds few rows; else None."""
     values = ", ".join(f"CAST({value} AS VARCHAR)" for key in added for _, value, _ in key)
     rows = connection.execute(
         f"{effect.with_clause} SELECT {values} FROM {source} LIMIT {FEW + 1}",
@@ -154,7 +154,7 @@ def _few_keys(
 
 
 def is_stable(tables: CapturedTables, effect: TouchEffect | UpsertEffect | MergeEffect) -> bool:
-    """Whether a part of the statement run by itself must find the same rows as the statement."""
+    """Whether a part of the statement, run alone, must find the same rows as the statement."""
     if not effect.is_stable or not effect.relations <= tables.real_relations():
         return False
     if any(map(tables.is_volatile, effect.functions)):
@@ -208,5 +208,5 @@ def finds_one(effect: TouchEffect, table: CapturedTable, integers: Mapping[str, 
 
 
 def _aliased(effect: TouchEffect | MergeEffect, table: CapturedTable) -> str:
-    """The target as the statement knows it: without an alias, columns may be called by the table's full name."""
+    """The target as the statement names it: without an alias, columns may be qualified by the table's full name."""
     return f"{table.sql} AS {effect.alias}" if effect.alias else table.sql

@@ -1,4 +1,4 @@
-"""The tables of a master as they are when it takes what another site published."""
+"""The tables of a master while it takes another site's transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SeenTable(CapturedTable):
-    """A table whose rows are read elsewhere: a table, or a query in parentheses."""
+    """A table whose rows are read from another relation: a table, or a query in parentheses."""
 
     seen: str = ""
 
@@ -36,7 +36,7 @@ class SeenTable(CapturedTable):
 
 @dataclass(frozen=True, slots=True)
 class TakenTable:
-    """A table of the master, and what is special about it.
+    """A table of the master with its special properties.
 
     Attributes:
         is_referenced: Foreign keys refer to the table, so that a row whose key stays must stay.
@@ -49,7 +49,7 @@ class TakenTable:
 
 
 def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[dict[Name, TakenTable], Mapping[Name, int]]:
-    """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
+    """Return the tables as the transaction sees them, and the order of each after those it refers to."""
     known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
     present = duckdb_catalog.tables(connection, catalog)
     keys = duckdb_catalog.references(connection, catalog)
@@ -80,7 +80,7 @@ def constrained(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name
 def refuse_triggers(
     connection: duckdb.DuckDBPyConnection, catalog: str, names: Iterable[Name], rows: str = "rows of other sites"
 ) -> None:
-    """Refuse tables whose rows cannot be written as they are, because a trigger would write others."""
+    """Refuse tables with a trigger, which would write other rows."""
     query = "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers() WHERE database_name = ?"
     triggers = {
         Name(schema, table): trigger for schema, table, trigger in connection.execute(query, [catalog]).fetchall()

@@ -1,6 +1,6 @@
-"""Journalled transactions: they wait in the journal, are written to data files, and go once they are published.
+"""Journalled transactions: they wait in the journal, are written to data files, and are deleted once published.
 
-Journalled transactions that only changed rows of one table, as columns: a hundred thousand of them may wait.
+Journalled transactions that only changed rows of one table, as columns: a hundred thousand of them may be pending.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from wlc.masters.master_state import MasterState
 
 
-# What stands before and behind the user in a transaction's own data, if there is nothing else in it; see
+# The text before and after the user in a transaction's own data, if it holds nothing else; see
 # `wlc.capture.duckdb.journal`. In LIKE, `_` is any character: times have 27.
 _HEAD = '{"user": '
 _TIME = "_" * 27
@@ -147,7 +147,7 @@ def _query(images: str, wanted: str) -> str:
 
 
 def entry_of(transaction: Transaction) -> JournalEntry:
-    """Return a transaction that `read_run` read as the journal has it."""
+    """Return a transaction of `read_run` in the form of the journal."""
     (change,) = transaction.records
     images = JournalledImages(change.table, int(change.path), change.added, change.removed)  # type: ignore[union-attr]
     return JournalEntry(
@@ -165,9 +165,9 @@ class Pending:
     """Journalled transactions in commit order, and every layout that has an image table.
 
     Attributes:
-        logged: As the log will have them, but without digests, and paths of data files are `_Images.path`.
-        entries: Those that have more to say, rising; all that have packed something are among them.
-        extracted: Files of packed images that were taken out of the journal.
+        logged: In the form of the log, but without digests, and with `_Images.path` as paths of data files.
+        entries: Transactions with further records, rising, including all with packed images.
+        extracted: Files of packed images that were extracted from the journal.
     """
 
     logged: Transactions
@@ -177,7 +177,7 @@ class Pending:
 
     @property
     def transactions(self) -> tuple[JournalEntry, ...]:
-        """The transactions one by one, as the journal has them."""
+        """The single transactions, in the form of the journal."""
         found = {entry.tick: entry for entry in self.entries}
         return tuple(found.get(transaction.tick) or entry_of(transaction) for transaction in self.logged)
 
@@ -185,17 +185,17 @@ class Pending:
 def pending(
     connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOST_TRANSACTIONS, *, after: int = 0
 ) -> Pending:
-    """Read what is journalled, in the connection's transaction.
+    """Read the journalled transactions, in the connection's transaction.
 
     Args:
-        connection: In a transaction, so that everything is read as of one moment.
+        connection: In a transaction, for a consistent read.
         catalog: The master's database.
-        most: Number of transactions to read at most, the oldest first; it bounds the memory that a batch takes.
-        after: Leave out those up to this tick; `most` counts them, too.
+        most: Maximum number of transactions to read, the oldest first; it bounds the memory of a batch.
+        after: Leave out transactions up to this tick; `most` counts them, too.
     """
     layouts = journal.read_layouts(connection, catalog)
     schema = f"{quote(catalog)}.wlc"
-    # Most image tables are empty, and a query takes its time of each.
+    # Most image tables are empty, and a query takes time for each of them.
     tables = {number: layouts[number][0] for number in _filled(connection, schema, layouts)}
     count, last = _oldest(connection, schema, tables, most)
     wanted = f"BETWEEN {after + 1} AND {last}"
@@ -221,7 +221,7 @@ def _read_entries(
             "SELECT _tick, max(_meta), count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0)"
             f" FROM {schema}.j{number} WHERE _tick {wanted} GROUP BY _tick"
         ).fetchall()
-        # The images of a transaction with an entry are listed in it; these stand for themselves.
+        # An entry lists the images of its transaction; images without an entry are transactions of their own.
         found += [
             journal.decode_entry(tick, meta, JournalledImages(name, number, added, removed))
             for tick, meta, added, removed in rows
@@ -233,9 +233,9 @@ def _read_entries(
 def _filled(
     connection: duckdb.DuckDBPyConnection, schema: str, layouts: Mapping[int, tuple[Name, Layout]]
 ) -> list[int]:
-    """Return the image tables that hold rows; refuse those of which DuckDB counts more rows than it shows, or fewer."""
+    """Return the image tables that hold rows; refuse those whose count in DuckDB differs from the returned rows."""
     images = {number: f"FROM {schema}.j{number}" for number in layouts}
-    # DuckDB answers count(*), and the count of a column without NULL, without reading rows. No weight is 0.
+    # DuckDB computes count(*), and the count of a column without NULL, without reading rows. No weight is 0.
     counts = [f"SELECT {number}, count(*) {table}" for number, table in images.items()]
     signs = [f"SELECT {number}, sum(abs(sign(_weight)))::BIGINT {table}" for number, table in images.items()]
     counted, shown = dict(duckdb_catalog.united(connection, counts)), dict(duckdb_catalog.united(connection, signs))
@@ -255,7 +255,7 @@ def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
 
 
 def _oldest(connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], most: int) -> tuple[int, int]:
-    """Number of the `most` oldest transactions, and tick of the last of them, 0 if nothing is journalled."""
+    """Number of the `most` oldest transactions, and tick of the last of them, 0 if the journal is empty."""
     oldest = f"SELECT DISTINCT tick FROM ({_ticks(schema, layouts)}) ORDER BY tick LIMIT {most}"
     count, last = connection.execute(f"SELECT count(*), coalesce(max(tick), 0) FROM ({oldest})").fetchall()[0]
     return count, last
@@ -282,8 +282,8 @@ def write_batch(
         connection: In the transaction in which `waiting` was read.
         catalog: The master's database.
         waiting: Content of the batch.
-        folder: Where to write.
-        state: What the master remembers.
+        folder: The target folder.
+        state: The master's state.
     """
     ticks = waiting.logged[0].tick, waiting.logged[-1].tick
     packed.extract(connection, catalog, waiting.entries, folder, waiting.extracted)
@@ -309,19 +309,19 @@ def write_batch(
 def acknowledge(
     connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, batch: Batch, chain: str, folder: Path
 ) -> None:
-    """Delete from the journal what a batch has published, and note the new position, in one transaction.
+    """Delete published transactions from the journal, and store the new position, in one transaction.
 
     Args:
-        connection: Any of the master's.
+        connection: A connection of the master.
         shared: The master.
-        waiting: What was journalled.
-        batch: The batch that consists of the oldest of it.
+        waiting: The journalled transactions.
+        batch: The batch that consists of the oldest of them.
         chain: Its chain hash.
-        folder: Where to write.
+        folder: Folder for files.
     """
     schema = f"{quote(shared.catalog)}.wlc"
     published = [entry for entry in waiting.entries if entry.tick <= batch.last]
-    # What was published stays journalled until we delete it, so that no commit has to wait for these queries.
+    # Published transactions stay journalled until they are deleted here, so no commit waits for these queries.
     packed.extract(connection, shared.catalog, published, folder, waiting.extracted)
     quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch, waiting.extracted)
     with shared.commit_lock:
@@ -343,11 +343,11 @@ def acknowledge(
 
 
 class _Images(NamedTuple):
-    """Images that belong into one data file: of one layout, and what they have in common besides.
+    """Images of one data file: of one layout and kind.
 
     Attributes:
-        weight: 0 for those that change rows, else the one that they have.
-        tick: The transaction that has packed them; 0 for those in the image table.
+        weight: 0 for images that change rows, else their special weight.
+        tick: The transaction that has packed them; 0 for images in the image table.
     """
 
     layout: int
@@ -363,7 +363,7 @@ class _Images(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of their data file as long as they are in the journal."""
+        """The path of their data file while they are in the journal."""
         if self.tick:
             return packed.file_name(self.layout, self.tick)
         return f"{self.layout}*{self.weight}" if self.weight else str(self.layout)
@@ -412,7 +412,7 @@ def _count_after(counts: dict[Name, int], ddl: Ddl) -> None:
 
 
 def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
-    """Return the tables that were changed without the capture, and how that shows."""
+    """Return the tables that were changed without the capture, with the evidence."""
     actual = duckdb_catalog.tables(connection, catalog)
     expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
     expected = count_pending_rows(read_counts(connection, catalog), pending(connection, catalog, sys.maxsize))
@@ -443,7 +443,7 @@ def write_counts(
     held: Mapping[Name, Digest],
     quick: Mapping[Name, int],
 ) -> None:
-    """Note what the tables hold at the last published tick, in the caller's transaction."""
+    """Store the tables' digests at the last published tick, in the caller's transaction."""
     connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
     if counts:
         sums = {name: found.sum for name, found in held.items()}
@@ -456,14 +456,14 @@ def write_counts(
 def write_digests(
     connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest], quick: Mapping[Name, int]
 ) -> None:
-    """Note what the tables hold at the last published tick, in the caller's transaction; see `snapshot.Known`."""
+    """Store the tables' digests and quick sums at the last published tick, in the caller's transaction."""
     write_counts(connection, catalog, read_counts(connection, catalog), held, quick)
 
 
 def expected_digests(
     connection: duckdb.DuckDBPyConnection, catalog: str, work: Path | None = None
 ) -> dict[Name, Digest]:
-    """Return what the tables must hold now according to the capture: published, or journalled since.
+    """Return the expected digests of the tables according to the capture: published, or journalled since.
 
     Args:
         connection: In the transaction in which the tables are read.
@@ -479,13 +479,13 @@ def expected_digests(
 
 
 def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Count the rows of every table when a master begins. The first snapshot adds what the tables hold."""
+    """Count the rows of every table when a master begins. The first snapshot adds the digests."""
     found = duckdb_catalog.row_counts(connection, catalog, duckdb_catalog.tables(connection, catalog))
     write_counts(connection, catalog, found, {}, {})
 
 
 def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
-    """Drop empty image tables of layouts that no table has any more."""
+    """Drop empty image tables of outdated layouts."""
     schema = f"{quote(catalog)}.wlc"
     newest = {name: number for number, (name, _) in layouts.items()}
     present = duckdb_catalog.table_names(connection, catalog)
@@ -510,7 +510,7 @@ def _write_file(
     written = "CAST(0 AS TINYINT) AS _weight" if weight else "_weight"
     listed = f"_tick, {written}, {stored}" if stored else f"_tick, {written}"
     wanted = f"_weight = {weight}" if weight else "abs(_weight) = 1"
-    # Images lie in the order of commits, that is of ticks, unless the session gave up insertion order.
+    # Images are in the order of commits, that is of ticks, unless the session disabled insertion order.
     keeps_order = connection.execute("SELECT current_setting('preserve_insertion_order')").fetchall()[0][0]
     order = "" if keeps_order else " ORDER BY _tick"
     images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]} AND {wanted}{order}"
@@ -536,12 +536,12 @@ def _record(record: JournalRecord, tick: int) -> Record:
 
 
 def _followed(transactions: Transactions, ledger: Ledger) -> Transactions:
-    """Return transactions with what altered tables hold after schema changes, and follow their digests."""
+    """Return transactions with the digests of altered tables after schema changes, and follow their digests."""
 
     def follow(record: Record, first: int, last: int) -> Record:
-        told = _with_digest(record, ledger) if isinstance(record, Ddl) else record
-        ledger.take(told, first, last)
-        return told
+        logged = _with_digest(record, ledger) if isinstance(record, Ddl) else record
+        ledger.take(logged, first, last)
+        return logged
 
     return transactions.with_records(follow)
 

@@ -1,9 +1,9 @@
 """Privileges and row security of a PostgreSQL master as statements for replicas.
 
-Who may do what with an object, and who sees which rows, is described before and after a command, as tables are: see
-`wlc.describe_access` in access.sql. What a role may do because it owns the object is no part of it.
+The event triggers describe privileges and row security of an object before and after a command, like tables: see
+`wlc.describe_access` in access.sql. An owner's rights are not included.
 
-What the event triggers of a PostgreSQL master write into its log, see functions.sql.
+Messages of the event triggers of a PostgreSQL master in its log, see functions.sql.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Grant(NamedTuple):
-    """A privilege that a role has.
+    """A privilege of a role.
 
     Attributes:
         role: None for PUBLIC.
-        column: Number of the column, 0 if it is about the whole.
+        column: Number of the column, 0 for the whole object.
         is_grantable: The role may grant it to others.
     """
 
@@ -41,7 +41,7 @@ class Grant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which rows roles see, or may write.
+    """A row security policy: rows that roles see, or may write.
 
     Attributes:
         roles: None among them is PUBLIC.
@@ -64,7 +64,7 @@ class DescribedAccess:
         identity: Qualified name as the server writes it, with the arguments of a routine.
         arguments: Types of the arguments of a routine; None for everything else.
         owner: Number of the role.
-        is_hidden: A view that shows in a replica what it does not show in the master: nobody may read it there.
+        is_hidden: A view that would show more in a replica than in the master: no role may read it there.
         columns: Names of all columns of a table or view, by number.
         is_secured: Row security is on.
         is_forced: It is on for the owner, too.
@@ -119,14 +119,14 @@ class DescribedAccess:
 
     @property
     def granted(self) -> set[Grant]:
-        """The privileges that roles have in a replica, too."""
+        """The privileges that replicas grant, too."""
         return {grant for grant in self.grants if not self.is_hidden and _is_carried(self.kind, grant.privilege)}
 
 
 def changed(old: DescribedAccess | None, new: DescribedAccess) -> Iterator[Ddl]:
-    """Bring the access to an object from one description to the next.
+    """Yield the statements from one description of an object's access to the next.
 
-    What takes access away comes first.
+    Revocations come first.
 
     Args:
         old: As it was; None if the object is new.
@@ -145,7 +145,7 @@ def changed(old: DescribedAccess | None, new: DescribedAccess) -> Iterator[Ddl]:
 
 
 def _is_carried(kind: str, privilege: str) -> bool:
-    # Who creates objects in a replica's schemas could put them in the way of the replica.
+    # A role that creates objects in a replica's schemas could create ones that conflict with the replica.
     return privilege == "USAGE" if kind == "SCHEMA" else True
 
 
@@ -159,7 +159,7 @@ def _of_new(new: DescribedAccess) -> set[Grant]:
 
 
 def _grants(new: DescribedAccess, grants: Iterable[Grant], verb: str) -> Iterator[Ddl]:
-    """Yield a statement for each role. Privileges on columns that were dropped are gone."""
+    """Yield a statement for each role. Privileges on dropped columns no longer exist."""
     found: dict[tuple[str | None, bool], list[str]] = defaultdict(list)
     for role, privilege, column, is_grantable in sorted(grants, key=lambda grant: (grant.role or "", *grant[1:])):
         if column and column not in new.columns:
@@ -249,7 +249,7 @@ class ObjectChanged:
 
 @dataclass(frozen=True, slots=True)
 class AccessChanged:
-    """Who may do what with an object, or which rows they see, is another matter now; a new one has no old description.
+    """Privileges or row security of an object changed; a new object has no old description.
 
     Attributes:
         access: Number of the table or object.

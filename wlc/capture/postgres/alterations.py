@@ -1,12 +1,12 @@
-"""What a transaction did to tables of a PostgreSQL master, as statements in an order that works in a replica.
+"""A transaction's alterations of tables of a PostgreSQL master, as statements in a valid order for replicas.
 
-Most alterations are a matter of one table. Two are not: a foreign key is made anew with the type of a column that it
-refers to, and children lose a column with their parent. The event triggers tell of each table after it was altered, one
-after the other, so what concerns the others first is put before.
+Most alterations concern one table. Two do not: a foreign key is rebuilt with the type of a column that it refers to,
+and children lose a column with their parent. The event triggers describe each table after its alteration, one by one,
+so statements for related tables are moved to the front.
 
 Schema changes of a PostgreSQL master as statements: for replicas that are PostgreSQL, and for all others.
 
-The event triggers describe a table before and after; what happened is the difference. Columns are identified by their
+The event triggers describe a table before and after; the change is the difference. Columns are identified by their
 numbers, which never change: a renamed column is not a new one. Every statement stands alone: names are qualified.
 
 Replicas that are no PostgreSQL get columns and primary keys. A partitioned table is a view of its partitions there, and
@@ -80,8 +80,8 @@ def alter(
     Args:
         old: As it was.
         new: As it is.
-        is_resent: All rows are sent again, and the table is empty until then, so that columns may be made anew.
-        below: Its children, and theirs, as they were and as they become with it.
+        is_resent: All rows are sent again, and the table is empty until then, so columns may be rebuilt.
+        below: Its children, and theirs, before and after the change.
     """
     draft = Draft(old.with_names_of(new))
     carried: list[DdlEffect] = []
@@ -107,7 +107,7 @@ def alter(
 def _for_all(
     step: TableStep, before: DescribedTable, table: DescribedTable, does: tuple[DdlEffect, ...], redefined: str
 ) -> Iterator[Ddl]:
-    """Yield a step that replicas of other kinds make, too: in one statement if all it does is the same there."""
+    """Yield a step for all kinds of replicas: one statement if its effects are the same everywhere."""
     statement, original = str(step.duckdb), step.statement
     plain = effects.altered(effects.bare(before), effects.bare(table), {redefined})
     ddl = Ddl("ALTER TABLE", table.qualified, statement, layout=table.layout, original=original, does=plain)
@@ -115,7 +115,7 @@ def _for_all(
 
 
 def _made_anew(name: Name, new: DescribedTable) -> Iterator[Ddl]:
-    """Make a table anew in replicas that are no PostgreSQL, from what had this name."""
+    """Rebuild a table in replicas that are no PostgreSQL, from the former object of this name."""
     table = DbObject("TABLE", new.qualified)
     if name != new.qualified:
         gone = (DroppedObject(DbObject("TABLE", name)),)
@@ -131,7 +131,7 @@ def _drop_view(name: Name) -> Ddl:
 
 
 def drop_remade_keys(old: DescribedTable, new: DescribedTable) -> Iterator[Ddl]:
-    """Drop the foreign keys of a table that are made anew with the type of a column that they refer to."""
+    """Drop the foreign keys of a table that are rebuilt with the type of a column that they refer to."""
     draft = Draft(old)
     for name, constraint in old.held.items():
         if constraint.is_foreign_key and name in new.constraints and not stays(new, name, constraint):
@@ -141,7 +141,7 @@ def drop_remade_keys(old: DescribedTable, new: DescribedTable) -> Iterator[Ddl]:
 
 
 def partition_view(root: DescribedTable, tables: Iterable[DescribedTable], *, replaces: bool = False) -> Ddl:
-    """Create the view that stands for a partitioned table in engines without such tables."""
+    """Create the view that represents a partitioned table in engines without such tables."""
     columns = root.layout.columns
     listed = ", ".join(quote(column.name) for column in columns)
     parts = [
@@ -190,7 +190,7 @@ def _attached(draft: Draft, table: DescribedTable) -> Iterator[Ddl]:
 
 
 def _rest(draft: Draft, table: DescribedTable) -> Iterator[Carried]:
-    """Yield what became of a table, now that all its own statements were run."""
+    """Yield the remaining changes of a table after all its own statements."""
     draft.table = table
     if does := draft.effects():
         yield Carried(table.qualified, does)
@@ -228,7 +228,7 @@ class Altered:
         old: The table before.
         new: The table after.
         is_resent: All its rows follow.
-        is_settled: They have followed.
+        is_settled: All its rows have followed.
     """
 
     oid: int
@@ -253,7 +253,7 @@ def statements(entry: Altered, later: Sequence[object]) -> Iterator[Ddl | Carrie
 
     Args:
         entry: The alteration.
-        later: What the transaction did afterwards; alterations among it are of this class.
+        later: Later changes of the transaction; alterations among them are of this class.
     """
     if entry.old is None and entry.new is not None:
         yield from create(entry.new)
@@ -281,7 +281,7 @@ def _with_values(
 
 
 def _first_alterations(entry: Altered, later: Sequence[object]) -> Iterator[tuple[DescribedTable, DescribedTable]]:
-    """Yield what the tables were, and became, that were altered after another one: each is still what it was."""
+    """Yield the first alterations of tables that were altered after another one, each with its original state."""
     seen = {entry.oid}
     for other in later:
         if isinstance(other, Altered) and other.oid not in seen:

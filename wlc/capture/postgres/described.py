@@ -24,10 +24,10 @@ class DescribedColumn:
         type: As the server writes it.
         declared: Number of the type and its modifier, which stay when the type is renamed.
         base: The same with domains resolved.
-        shape: What the text of a value depends on besides: labels of enums, attributes of composite types. Only
+        shape: Further dependencies of a value's text: labels of enums, attributes of composite types. Only
             functions.sql reads it.
         generated: Expression of a generated column.
-        expression: Stands for the same, whatever the columns are called that it names.
+        expression: The same in a form that is independent of columns' names.
         is_inherited: A parent has it, too.
         identity: "a" (ALWAYS) or "d" (BY DEFAULT).
         identity_options: Options of the identity's sequence.
@@ -99,11 +99,11 @@ class DescribedConstraint:
 
     @property
     def is_checked(self) -> bool:
-        """Whether all rows obey it. Those that do not could not be written to a replica that has the constraint."""
+        """Whether all rows satisfy it. Other rows could not be written to a replica with the constraint."""
         return self.is_foreign_key or not self.definition.endswith(" NOT VALID")
 
     def is_same(self, other: DescribedConstraint) -> bool:
-        """Say whether it is another one as it was before. What is enforced from now on, or no more, is made anew."""
+        """Say whether it equals an earlier description. A constraint whose enforcement changed is rebuilt."""
         return self.oid == other.oid and self._is_enforced == other._is_enforced
 
     @property
@@ -134,7 +134,7 @@ class DescribedTable:
         kind: `pg_class.relkind`.
         key: Columns of the primary key, in its order.
         partition_key: Of a partitioned table.
-        bound: Which rows a partition takes.
+        bound: Rows of a partition.
     """
 
     oid: int
@@ -190,13 +190,13 @@ class DescribedTable:
     def layout(self) -> Layout:
         """Its layout in the farm, which has no generated columns."""
         stored = list(self.stored.values())
-        # The farm identifies rows by the columns that it has: a key with a generated column cannot do that.
+        # The farm identifies rows by stored columns, so a key with a generated column is unsuitable.
         key = self.key if set(self.key) <= {column.name for column in stored} else ()
         columns = (Column(c.name, duckdb_type(c.base), nullable=c.name not in key) for c in stored)
         return Layout(tuple(columns), key)
 
     def has_other_rows(self, old: DescribedTable) -> bool:
-        """Say whether it lost a column since an older description, or got one that all its rows have a value in."""
+        """Say whether, since an older description, it lost a column or got one with a value in all its rows."""
         before, after = old.stored.keys(), self.stored.keys()
         has_more = any(column.number not in before and column.missing is not None for column in self.columns)
         return not self.is_root and (has_more or bool(before - after))
@@ -248,8 +248,8 @@ class DescribedObject:
         schema: Where it lies; its own name if it is a schema.
         name: Without the schema, and without the arguments of a function.
         identity: Qualified name as the server writes it, with the arguments of a function.
-        definition: Statement that makes it; None if replicas cannot have it.
-        parts: What can change about it, see `wlc.describe_object` in functions.sql.
+        definition: Statement that creates it; None if replicas cannot have it.
+        parts: Its changeable parts, see `wlc.describe_object` in functions.sql.
     """
 
     kind: str

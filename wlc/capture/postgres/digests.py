@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def noted(known: Mapping[Name, Digest], batch: Batch, tables: Collection[Name]) -> dict[Name, Digest]:
-    """Return what to remember once a batch is published after which only `tables` exist."""
+    """Return the state to store once a batch is published after which only `tables` exist."""
     return {name: digest for name, digest in after(known, batch).items() if name in tables}
 
 
@@ -37,7 +37,7 @@ def follow(
     connection: duckdb.DuckDBPyConnection,
     look: ReadMoment | None = None,
 ) -> tuple[Transactions, dict[Name, Digest], frozenset[Name]]:
-    """Return what the changed tables hold after transactions.
+    """Return the digests of changed tables after transactions.
 
     Args:
         transactions: In commit order.
@@ -45,11 +45,10 @@ def follow(
         local: The local copy of each.
         known: Digests before them.
         layouts: Of the tables before them.
-        misfits: Paths of the files that hold a column as text that has another type in the table: what the table holds
-            afterwards is unknown.
+        misfits: Paths of the files that hold a column as text that has another type in the table: the digest afterwards
+            is unknown.
         connection: Reads the files.
-        look: What the tables held at a moment whose transactions are all among these, to settle what the log leaves
-            open.
+        look: The tables at a moment whose transactions are all among these, for digests that the log leaves unknown.
 
     Returns:
         The transactions, with digests in their schema changes; the digests of the changed tables; and the changed
@@ -62,10 +61,10 @@ def follow(
         return sum_images(connection, by_path[path].layout, source)
 
     follower = _Follower(Ledger(known, total), layouts, misfits)
-    told = transactions.with_records(follower.take)
+    logged = transactions.with_records(follower.take)
     if look is not None:
         _settle(follower.ledger, transactions, look, follower.ledger.unknown() - follower.misfits)
-    return told, follower.ledger.changed(), follower.ledger.unknown()
+    return logged, follower.ledger.changed(), follower.ledger.unknown()
 
 
 class ReadMoment(Protocol):
@@ -79,7 +78,7 @@ class ReadMoment(Protocol):
 
 
 def _settle(ledger: Ledger, transactions: Transactions, look: ReadMoment, unknown: Collection[Name]) -> None:
-    """Say what tables hold after transactions: what they held at a moment, and what those did that it does not see."""
+    """Compute digests after transactions: those of a moment, plus the changes that the moment does not see."""
     unseen = [t for t in transactions if t.xid is not None and not look.sees(t.xid)]
     images = [(t.tick, record) for t in unseen for record in t.records if isinstance(record, Change)]
     others = {name for t in unseen for record in t.records if not isinstance(record, Change) for name in _names(record)}
@@ -110,9 +109,9 @@ class _Follower:
         self._paths = frozenset(misfits)
 
     def take(self, record: Record, first: int, last: int) -> Record:
-        """Take in a record, and return it with a digest if it is a schema change; see `Transactions.with_records`."""
-        told = self._told(record) if isinstance(record, Ddl) else record
-        self.ledger.take(told, first, last)
+        """Follow a record, and return it with a digest if it is a schema change; see `Transactions.with_records`."""
+        logged = self._with_digest(record) if isinstance(record, Ddl) else record
+        self.ledger.take(logged, first, last)
         if isinstance(record, Change) and record.path in self._paths:
             self.ledger.set(record.table, None)
             self.misfits.add(record.table)
@@ -120,14 +119,14 @@ class _Follower:
             self.misfits |= {
                 t.after for t in table_names(record) if t.is_renamed and t.after and t.before in self.misfits
             }
-        return told
+        return logged
 
-    def _told(self, ddl: Ddl) -> Ddl:
+    def _with_digest(self, ddl: Ddl) -> Ddl:
         """Add the digest of the table to a statement that leaves its rows as they are."""
         for table in table_names(ddl) if ddl.kind == "ALTER TABLE" else ():
             if table.before is not None and table.after == ddl.object:
                 old = self._layouts.get(table.before)
-                # Layouts have no defaults here: only the statement says what existing rows have in an added column.
+                # Layouts have no defaults here: only the statement gives the value of existing rows in an added column.
                 is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
                 if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
                     ddl = replace(ddl, digest=self.ledger.digest(table.before))
@@ -148,7 +147,7 @@ def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Dig
 
 
 def refuse_changed(found: Mapping[Name, Digest], known: Mapping[Name, Digest], source: str) -> None:
-    """Refuse tables that do not hold what they must according to the capture.
+    """Refuse tables that differ from the captured state.
 
     Raises:
         UnsupportedError: There are such tables.

@@ -1,7 +1,7 @@
-"""What statements do to the tables of a PostgreSQL master, told from the descriptions before and after them.
+"""Effects of statements on the tables of a PostgreSQL master, derived from the descriptions before and after.
 
-Effects are about what the farm holds: a generated column is in no step, and a constraint that not all rows obey is not
-there. Replicas of other kinds have no names of keys: an effect names a primary key only if it is renamed or dropped.
+Effects concern the farm's content: they contain no generated column, and no constraint that some rows violate. Replicas
+of other kinds have no names of keys: an effect names a primary key only if it is renamed or dropped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ POSTGRES = "postgres"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """PostgreSQL changes a table with the statement before, which is about something else.
+    """PostgreSQL changes a table with the previous statement, which is about another object.
 
-    Such as the table that it inherits from, or a function whose name stands in a constraint.
+    Examples are the table that it inherits from, or a function named in a constraint.
     """
 
     table: Name
@@ -43,18 +43,18 @@ class Carried:
 
 
 def created(table: DescribedTable) -> tuple[DdlEffect, ...]:
-    """Return what happens when a table is created that has no constraint but its key; its layout is not in the line."""
+    """Return the effects of creating a table without constraints but its key; its layout is not in the line."""
     steps = tuple((None, column.name) for column in table.stored.values())
     return (CreatedObject(_object(table), columns=steps, key=_names(table, _key(table)) or None),)
 
 
 def altered(old: DescribedTable, new: DescribedTable, redefined: Collection[str] = ()) -> tuple[DdlEffect, ...]:
-    """Return what happens when a table becomes another one.
+    """Return the effects of altering a table.
 
     Args:
-        old: As it was. Names of other tables are as in `new`.
-        new: As it is.
-        redefined: Columns that changed in a way which the names and types do not show.
+        old: The former table. Names of other tables are as in `new`.
+        new: The present table.
+        redefined: Columns with changes beyond names and types.
     """
     table = _object(new)
     renamed = () if old.qualified == new.qualified else (RenamedObject(_object(old), new.qualified),)
@@ -75,7 +75,7 @@ def bare(table: DescribedTable) -> DescribedTable:
 
 
 def carried_back(records: Iterable[Record | Carried]) -> list[Record]:
-    """Let the statement before say what PostgreSQL does with it, too, apart from that of replicas of other kinds."""
+    """Add to the previous statement the effects that PostgreSQL carries out with it."""
     found: list[Record] = []
     for record in records:
         if not isinstance(record, Carried):
@@ -84,7 +84,7 @@ def carried_back(records: Iterable[Record | Carried]) -> list[Record]:
         run = ((at, ddl) for at, ddl in reversed([*enumerate(found)]) if isinstance(ddl, Ddl) and ddl.original != "")
         at, ddl = next(run, (0, None))
         if ddl is None:
-            # A statement that has no place in the log changed it, such as one about a function in C.
+            # A statement without a place in the log changed it, such as one about a function in C.
             found.append(Ddl("ALTER TABLE", record.table, "", dialect=POSTGRES, does=record.does))
         else:
             found[at : at + 1] = _with(ddl, record.does)
@@ -92,7 +92,7 @@ def carried_back(records: Iterable[Record | Carried]) -> list[Record]:
 
 
 def apart(ddl: Ddl, does: tuple[DdlEffect, ...]) -> tuple[Ddl, Ddl]:
-    """Return a statement for PostgreSQL, which does something else there, and one for replicas of other kinds."""
+    """Return a statement for PostgreSQL, with other effects there, and one for replicas of other kinds."""
     if ddl.layout is not None:
         # The layout is in the line for the others.
         made = CreatedObject(DbObject("TABLE", ddl.object))
@@ -141,7 +141,7 @@ def _column_steps(old: DescribedTable, new: DescribedTable, redefined: Collectio
 def _constraint_objects(
     old: DescribedTable, new: DescribedTable
 ) -> tuple[list[DroppedObject], list[RenamedObject], list[CreatedObject]]:
-    """Return the constraints that are gone, those with another name, and new ones but keys. One made anew stays."""
+    """Return dropped, renamed, and new constraints without keys. A rebuilt one counts as unchanged."""
     before, after = ({c.oid: name for name, c in table.held.items()} for table in (old, new))
     of, keys = new.qualified, {name for name, found in new.held.items() if found.is_primary_key}
     lost = {name for oid, name in before.items() if oid not in after}

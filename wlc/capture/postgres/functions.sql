@@ -1,10 +1,10 @@
--- What watches the schema from inside a PostgreSQL master. Schema changes do not show in a publication, so event triggers
+-- Watch the schema from inside a PostgreSQL master. Schema changes do not show in a publication, so event triggers
 -- describe every table that changed, before and after, in a message that stands in the write-ahead log between the rows
 -- that were written before and after the change.
 --
--- Some changes give rows other values without writing rows that anybody could decode: a column gets another type, or a
--- default that is computed for each row; a table is made from a query. The table's rows are then written once more
--- ("resend"), so that the log holds them as they are now.
+-- Some changes give rows other values without writing decodable rows: a column gets another type, or a default that is
+-- computed for each row; a table is made from a query. The table's rows are then written once more ("resend"), so that
+-- the log holds them as they are now.
 
 -- Type of a column as text, domains resolved to what they are made of.
 CREATE FUNCTION wlc.base_type(type oid, modifier integer) RETURNS text LANGUAGE plpgsql STABLE
@@ -54,8 +54,8 @@ BEGIN
         ELSE CASE WHEN found.typlen = -1 AND found.typelem <> 0 THEN wlc.shape(found.typelem) END END;
 END $$;
 
--- Whether the text of a value changes with what the value names (regclass), although nobody writes the row. The server
--- says so of its own types: their output is not immutable. What else that depends on is a setting, which is pinned.
+-- Whether the text of a value changes with the object that the value names (regclass), without a write to the row. For
+-- the server's own types, their output is then not immutable. All other dependencies are settings, which are pinned.
 CREATE FUNCTION wlc.follows_catalog(type oid) RETURNS boolean LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE found pg_type;
@@ -165,7 +165,7 @@ CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET
         FROM pg_inherits WHERE inhrelid = c.oid AND wlc.is_captured(inhparent)) AS above (oids) WHERE c.oid = relation
 $$;
 
--- Everybody may write messages into the log. Only who reads `wlc.state` knows the prefix of ours.
+-- Every role may write messages into the log. Only a role that reads `wlc.state` knows the prefix of dbfarm's.
 CREATE FUNCTION wlc.say(content jsonb) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT pg_logical_emit_message(true, value, content::text) FROM wlc.state WHERE key = 'prefix'
 $$;
@@ -552,7 +552,7 @@ BEGIN
             WHEN relation.relkind IN ('v', 'm') THEN
                 SELECT jsonb_agg(attname ORDER BY attnum) INTO parts FROM pg_attribute
                 WHERE attrelid = object AND attnum > 0 AND NOT attisdropped;
-            -- The indexes of a constraint are told with their table. An invalid one need not fit the rows.
+            -- The indexes of a constraint are reported with their table. An invalid one need not fit the rows.
             WHEN relation.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
                     WHERE i.indexrelid = object AND i.indisvalid AND (c.relkind = 'm' OR wlc.is_captured(c.oid))) AND NOT EXISTS (SELECT FROM pg_constraint k JOIN pg_index i
                     ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid WHERE k.conindid = object) THEN
@@ -699,7 +699,7 @@ BEGIN
     END IF;
 END $$;
 
--- REINDEX CONCURRENTLY makes indexes anew, of which no event trigger is told before PostgreSQL 17. Find them by their names.
+-- REINDEX CONCURRENTLY rebuilds indexes, without firing event triggers before PostgreSQL 17. Find them by their names.
 CREATE FUNCTION wlc.renumber_indexes() RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     UPDATE wlc.objects o SET oid = to_regclass(o.description->>'identity')
     WHERE o.class = 'pg_class'::regclass AND o.description->>'kind' = 'index'
@@ -716,7 +716,7 @@ $$;
 CREATE FUNCTION wlc.all_objects(first integer, last integer) RETURNS TABLE (class oid, object oid) LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT found.class, found.oid FROM (
-        -- Every table has two types more, which nobody made.
+        -- Every table has two more types, which the server creates.
         SELECT 1 AS place, 'pg_type'::regclass AS class, t.oid, typnamespace AS namespace FROM pg_type t
             LEFT JOIN pg_class c ON c.oid = typrelid WHERE typtype IN ('e', 'd', 'r') OR typtype = 'c' AND relkind IN ('c', 'f')
                 OR t.oid >= 16384 AND typtype = 'b' AND wlc.is_base(t.oid)
@@ -866,7 +866,7 @@ BEGIN
         -- The index of an extension's table is none of its members.
         ELSIF NOT command.in_extension OR command.object_type = 'index' THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
-            -- A constraint of a domain that has another name is told with the domain.
+            -- A renamed constraint of a domain is reported with the domain.
             PERFORM wlc.look_at_object('pg_type'::regclass, contypid, command.command_tag) FROM pg_constraint
                 WHERE command.classid = 'pg_constraint'::regclass AND oid = command.objid AND contypid <> 0;
             -- The index of a partitioned table becomes valid with the last one below, and has those of the partitions made.
@@ -890,8 +890,9 @@ BEGIN
         -- A rule makes a view of it.
         PERFORM wlc.look_at_object('pg_class'::regclass, relation, 'CREATE VIEW');
     END LOOP;
-    -- What has another name now is written otherwise in all that is made with it. So it is in replicas, without a word; one
-    -- that could not make a view or routine can do so when it is replaced, which is told if the definition differs.
+    -- What has another name now is written otherwise in all that is made with it. So it is in replicas, without a word;
+    -- one that could not make a view or routine can do so when it is replaced, which is reported if the definition
+    -- differs.
     UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description) || CASE
             WHEN description->>'kind' IN ('view', 'function', 'procedure')
             THEN jsonb_build_object('definition', description->'definition') ELSE '{}' END
@@ -963,7 +964,7 @@ BEGIN
         WHERE oid = pg_event_trigger_table_rewrite_oid() AND pg_event_trigger_table_rewrite_reason() & 6 <> 0;
 END $$;
 
--- Who runs a command may have told the server to avoid the plans that are good for looking up few rows of the catalog.
+-- The session that runs a command may have disabled the plans that are good for looking up few rows of the catalog.
 DO $$
 DECLARE
     function text;

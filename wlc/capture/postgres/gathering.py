@@ -1,4 +1,4 @@
-"""What a PostgreSQL master's slot holds, gathered and written to data files with ticks.
+"""The content of a PostgreSQL master's slot, gathered and written to data files with ticks.
 
 Rows of one layout of one captured table are a segment, and become a data file.
 """
@@ -72,12 +72,12 @@ _Entry = Changed | Altered | Cleared | Ddl | Carried
 
 @dataclass(slots=True)
 class Round:
-    """What one read of the slot gave.
+    """The result of one read of the slot.
 
     Attributes:
         tables: Every captured table after it, by oid.
-        touched: Those whose description or number of rows changed.
-        sequences: Names of those that were made or altered, by oid; None of those dropped.
+        touched: Tables whose description or number of rows changed.
+        sequences: Names of created or altered sequences, by oid; None for dropped ones.
         misfits: Paths of the data files that hold a column as text that has another type in the table.
     """
 
@@ -91,13 +91,13 @@ class Round:
     misfits: set[str] = field(default_factory=set)
     plain: PlainChanges = field(default_factory=PlainChanges)
     _numbers: Positions | None = None
-    # Of transactions that do more than change rows, or did so when they were looked at.
+    # Entries of transactions that do more than change rows, or did so when they were accessed.
     _entries: dict[int, list[_Entry]] = field(default_factory=dict)
     _segments: list[Segment] = field(default_factory=list)
     _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
 
     def entries(self, number: int) -> list[_Entry]:
-        """Return what the transaction that was read last did so far, to be changed; what it does later is added."""
+        """Return the mutable entries of the transaction that was read last; later changes are appended."""
         if number not in self._entries:
             self._entries[number] = [*self.plain.take_out(number)]
         return self._entries[number]
@@ -115,10 +115,10 @@ class Round:
 
 
 class Gathering:
-    """Gathers what a slot holds until it can be written as a batch.
+    """Gathers the content of a slot until it can be written as a batch.
 
     Args:
-        folder: For what does not fit into memory, and for data files.
+        folder: For data that exceeds the memory limit, and for data files.
         tables: Every captured table as the last batch left it, by oid; they are changed.
         prefix: Of the messages of the event triggers.
         database: For the rows.
@@ -143,15 +143,15 @@ class Gathering:
         self.rows = RowStore(folder, database)
 
     def close(self) -> None:
-        """Discard what was gathered."""
+        """Discard the gathered changes."""
         self.rows.close()
 
     def read(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Read messages of the slot.
 
         Raises:
-            UnsupportedError: Rows do not match the description of their table from the event triggers, or what these
-                wrote cannot be understood.
+            UnsupportedError: Rows do not match the description of their table from the event triggers, or the
+                description is malformed.
         """
         for block in blocks:
             self.messages += block.num_rows
@@ -203,7 +203,7 @@ class Gathering:
         numbers, added, removed = counted(rows.transactions[kept], rows.weights[kept])
         table.rows += int(added.sum() - removed.sum())
         segment.rows += int(added.sum() + removed.sum())
-        # Only the first of these can be one of which something else was read before.
+        # Only the first transaction can have been read in part by the previous call.
         is_listed = len(numbers) > 0 and int(numbers[0]) in self.round._entries
         listed = len(numbers) if oid in self._resending else int(is_listed)
         for at in range(listed):
@@ -231,7 +231,7 @@ class Gathering:
         return entries[-1]  # type: ignore[return-value]
 
     def _clear(self, number: int, oid: int) -> None:
-        """Note that all rows of a table are gone, and discard what the transaction did to them before."""
+        """Record that a table was cleared, and discard the transaction's earlier changes of its rows."""
         table = self.round.tables.get(oid)
         if table is None or table.description.is_root:
             return
@@ -310,7 +310,7 @@ class Gathering:
                 views[root] = (alterations.depth(tables[root], tables), view)
 
     def _resend(self, number: int, oid: int) -> None:
-        """Note that all rows of a table follow again: replicas empty it first."""
+        """Record that all rows of a table follow again: replicas clear it first."""
         table, entries = self.round.tables[oid], self.round.entries(number)
         altered = [e for e in entries if isinstance(e, Altered) and e.oid == oid]
         old = altered[-1].old if altered and altered[-1].old else table.description
@@ -357,7 +357,7 @@ class Gathering:
     def write(
         self, database: str, number: int, last_tick: int, sequences: Iterable[Record]
     ) -> tuple[Transactions, tuple[TableFile, ...], dict[str, Path]]:
-        """Write what was gathered as the content of a batch.
+        """Write the gathered changes as the content of a batch.
 
         Args:
             database: Name of the database in the farm.
@@ -398,7 +398,7 @@ class Gathering:
         return transactions, tuple(files), local
 
     def _set_apart(self, segment: Segment) -> None:
-        """Give transactions with values that do not fit a file of their own."""
+        """Move transactions with misfitting values to a separate file."""
         other = Segment(len(self.round._segments), segment.oid, segment.name, segment.layout, has_misfits=True)
         numbers = self.rows.set_apart(segment, other)
         other.rows = self.round.plain.move(np.array(numbers, np.int64), segment, other)
@@ -436,7 +436,7 @@ class Gathering:
 def gathered(
     folder: Path, tables: dict[int, PublishedTable], prefix: str, database: RowDatabase
 ) -> Iterator[Gathering]:
-    """Gather, and discard what was gathered at the end; arguments as for `Gathering`.
+    """Gather, and discard the gathered changes at the end; arguments as for `Gathering`.
 
     Raises:
         UnavailableError: There is not enough memory or disk space.

@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL master, and what the server's errors mean here."""
+"""Connections to a PostgreSQL master, and translation of the server's errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME = "dbfarm"
 _SETTINGS = {
     # All names are qualified, also those that the server writes.
     "search_path": "pg_catalog, pg_temp",
-    # The server keeps how far its log was published apart from our state, and writes it at once.
+    # The server stores the published position of its log apart from the master's state, and writes it at once.
     "synchronous_commit": "on",
 }
 # Blocks that fit into a processor's cache are taken apart faster.
@@ -111,7 +111,7 @@ class ArrowReader:
             state = getattr(error, "sqlstate", None) or ""
             raise connections.translated(without_password(self._url), str(error), state) from error
         except OSError as error:
-            # What fails in the middle of an answer has no code.
+            # An error in the middle of an answer has no code.
             raise connections.translated(without_password(self._url), _first_line(error), "") from error
 
 

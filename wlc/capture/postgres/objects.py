@@ -1,12 +1,12 @@
-"""Changes of what is no table (schemas, types, sequences, functions, indexes, views) as statements.
+"""Changes of objects that are no tables (schemas, types, sequences, functions, indexes, views) as statements.
 
-The event triggers describe such an object before and after, as they do with tables; what happened is the difference.
-How the change was typed does not matter: alone, in a script, or inside a function.
+The event triggers describe such an object before and after, like tables; the change is the difference. The form of the
+user's statement does not matter: alone, in a script, or inside a function.
 
-The order in which tables and other objects of a PostgreSQL master can be created: each behind what it is made with.
+The order of creation of tables and other objects of a PostgreSQL master: each after its dependencies.
 
-A column may have the type that the rows of another table or of a view are, so that the order of the kinds alone (types,
-tables, views) is not enough.
+A column may have the row type of another table or view, so the order of kinds alone (types, tables, views) is not
+enough.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NEEDS = """
 
 
 def needs(connection: Connection) -> dict[Thing, list[Thing]]:
-    """Return what each table and object of the database is made with, as the caller's transaction sees it."""
+    """Return the dependencies of each table and object of the database, as the caller's transaction sees them."""
     found: dict[Thing, list[Thing]] = {}
     for catalog, oid, other_catalog, other in connection.execute(_NEEDS):
         found.setdefault((catalog, oid), []).append((other_catalog, other))
@@ -63,7 +63,7 @@ def needs(connection: Connection) -> dict[Thing, list[Thing]]:
 
 
 def in_order(things: Iterable[_T], needs: Mapping[_T, Iterable[_T]]) -> Iterator[_T]:
-    """Yield all things, each behind those that it needs, and otherwise in their order."""
+    """Yield all objects, each after its dependencies, otherwise in the given order."""
     waiting = dict.fromkeys(things)
 
     def pull(thing: _T) -> Iterator[_T]:
@@ -78,18 +78,18 @@ def in_order(things: Iterable[_T], needs: Mapping[_T, Iterable[_T]]) -> Iterator
 
 
 EXTENSION = "CREATE EXTENSION"
-# Those that a PostgreSQL replica ought to have.
+# Kinds of objects that a PostgreSQL replica must have.
 KINDS = {"index", "view", "materialized view", "sequence", "type", "domain", "function", "procedure", "aggregate"}
 _REPLACED = ("view", "function", "procedure")
 _ROUTINES = ("function", "procedure", "aggregate")
 
 
 def changed(old: DescribedObject | None, new: DescribedObject | None) -> Iterator[Ddl | Carried]:
-    """Bring an object from one description to the next.
+    """Yield the statements from one description of an object to the next.
 
     Args:
-        old: As it was; None if it is new.
-        new: As it is; None if it was dropped.
+        old: The former object; None if it is new.
+        new: The present object; None if it was dropped.
     """
     if old is None and new is not None:
         yield from create(new)

@@ -1,8 +1,8 @@
-"""PostgreSQL's logical replication messages, taken apart a block at a time.
+"""A decoder of PostgreSQL's logical replication messages, one block at a time.
 
 A block is an Arrow array of messages as `pg_logical_slot_peek_binary_changes` returns them with `pgoutput` and protocol
-version 1. What there is one of per row is found for all rows at once, with NumPy, and stays where it lies: values are
-views into the block. What there is little of, relations, truncations and messages of our own, is read one by one.
+version 1. Row data are found for all rows at once, with NumPy, and are not copied: values are views into the block.
+Rare messages (relations, truncations and dbfarm's own) are read one by one.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats".
 """
@@ -68,7 +68,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a function inside the database wrote with `pg_logical_emit_message`."""
+    """A message that a function inside the database wrote with `pg_logical_emit_message`."""
 
     prefix: str
     content: bytes
@@ -150,13 +150,13 @@ class Decoder:
     _relations: dict[int, Relation] = field(default_factory=dict)
 
     def read(self, block: pa.BinaryArray) -> Iterator[Rows | Truncate | Message]:
-        """Take a block apart.
+        """Decode a block.
 
-        Within one relation everything comes in order; truncations and messages come after all that was written before
-        them and before all that was written after them.
+        Changes of one relation are in order; truncations and messages come after all earlier and before all later
+        changes.
 
         Raises:
-            CorruptError: It is not what the protocol says.
+            CorruptError: It violates the protocol.
             UnsupportedError: An update or a delete came without the whole row that was there before.
         """
         try:
@@ -174,7 +174,7 @@ class Decoder:
         is_begin, is_commit = kinds == _BEGIN, kinds == _COMMIT
         is_row = _IS_ROW[kinds]
         others = self._wanted(data, starts, kinds, np.flatnonzero(~(is_row | is_begin | is_commit)))
-        # PostgreSQL 14 sends transactions that changed nothing of what is published. They get no number.
+        # PostgreSQL 14 also sends transactions without published changes. They get no number.
         is_begin[:-1] &= ~is_commit[1:]
         if self._ends_with_begin and is_commit[0]:
             self.begun.pop()
@@ -259,7 +259,7 @@ class Decoder:
         for oid in oids[:1].tolist() if is_one else np.unique(oids).tolist():
             mine = chosen if is_one else chosen[oids == oid]
             if oid not in self._relations:
-                raise CorruptError(f"the server sent rows of relation {oid} before it said what that is")
+                raise CorruptError(f"the server sent rows of relation {oid} before its description")
             yield _read_rows(self._relations[oid], data, starts[mine] + 5, ends[mine], kinds[mine], transactions[mine])
 
 
@@ -312,11 +312,11 @@ class _Images:
         if not at.size:
             return at
         if (_int16(data, at) != len(self._kinds)).any():
-            raise CorruptError("the server sent rows with another number of columns than it said")
+            raise CorruptError("the server sent rows with a wrong number of columns")
         at = at + 2
         whole = slice(None) if len(at) == self._kinds.shape[1] else places
         for views, kinds in zip(self._views, self._kinds, strict=True):
-            # All that a value's beginning tells is fetched at once: memory is slower than arithmetic.
+            # All fields at a value's beginning are fetched at once: memory is slower than arithmetic.
             heads = _at(data, at, _HEAD, _HEAD.itemsize)
             parts = heads.view(np.uint8).reshape(len(at), _HEAD.itemsize)
             kind = parts[:, 0]

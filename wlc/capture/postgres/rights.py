@@ -1,4 +1,4 @@
-"""What a server and a role must be able to do before a PostgreSQL database can become a master.
+"""Requirements on a server and a role before a PostgreSQL database can become a master.
 
 The functions of a PostgreSQL master: `wlc master` creates them, or a superuser for a role that is no superuser.
 """
@@ -112,7 +112,7 @@ CAPTURABLE = """
     AND (n.nspname || '.' || c.relname ~ %(p)s OR c.relname ~ %(p)s)
 """
 _NAME = "format('%%s.%%s', n.nspname, c.relname)"
-# Some services let other roles than superusers create event triggers. Only an attempt shows whether this is one.
+# Some services let other roles than superusers create event triggers. Only an attempt shows that.
 _ATTEMPTS = """
     CREATE SCHEMA wlc_attempt;
     CREATE FUNCTION wlc_attempt.run() RETURNS event_trigger LANGUAGE plpgsql SET session_replication_role = replica
@@ -123,7 +123,7 @@ _ATTEMPTS = """
 
 
 def check(connection: Connection, url: str, pattern: str) -> None:
-    """Refuse a server or a role that cannot do what a master needs.
+    """Refuse a server or a role that does not meet the requirements of a master.
 
     Args:
         connection: Of the role.
@@ -196,7 +196,7 @@ def _check_rights(connection: Connection, url: str, pattern: str) -> None:
 
 
 def _check_publications(connection: Connection, where: str, pattern: str) -> None:
-    """Refuse tables whose rows nobody could update any more with REPLICA IDENTITY FULL."""
+    """Refuse tables whose rows could no longer be updated with REPLICA IDENTITY FULL."""
     # PostgreSQL 14 has no lists of columns.
     has_list = "p.prrelid = c.oid AND to_jsonb(p)->>'prattrs' IS NOT NULL"
     if listed := _named(connection, f"EXISTS (SELECT FROM pg_publication_rel p WHERE {has_list})", pattern):

@@ -1,12 +1,12 @@
 """Row images that a slot gives, on their way to data files.
 
-They are held as they come, as Arrow views into the server's messages, and data files are written straight from there.
-What exceeds a part of the memory limit moves into tables of a DuckDB database in memory, which moves to disk what does
-not fit. Rows are text until they are written to Parquet.
+They are held as Arrow views into the server's messages, and data files are written directly from these. Rows beyond a
+part of the memory limit move into tables of a DuckDB database in memory, which spills to disk. Rows are text until they
+are written to Parquet.
 
 Values that do not fit the type of their column in the farm, which a data file holds as PostgreSQL's text.
 
-What transactions did to the rows of the tables of a PostgreSQL master.
+Changes of table rows by transactions of a PostgreSQL master.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def checked(layout: Layout) -> list[str]:
 
 @contextmanager
 def noticed() -> Iterator[None]:
-    """Raise `MisfitError` where what `checked` gave fails."""
+    """Raise `MisfitError` if SQL of `checked` fails."""
     try:
         yield
     except duckdb.InvalidInputException as error:
@@ -165,7 +165,7 @@ class _Part:
 
 @dataclass(slots=True)
 class PlainChanges:
-    """What transactions did that only change rows: columns, since there can be a hundred thousand of them.
+    """Changes of transactions that only change rows, as columns: there can be a hundred thousand of them.
 
     Parts come in the order in which rows were read, and within a transaction its changes are in this order, too.
     """
@@ -187,7 +187,7 @@ class PlainChanges:
             self._newest.append(part)
 
     def take_out(self, number: int) -> list[Changed]:
-        """Remove what the transaction did whose rows were read last, and return it as objects."""
+        """Remove the changes of the transaction whose rows were read last, and return them as objects."""
         if not self._newest or self._newest[0].numbers[-1] != number:
             return []
         found: dict[int, Changed] = {}

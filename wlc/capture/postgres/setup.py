@@ -1,4 +1,4 @@
-"""What capture creates in a PostgreSQL master: the `wlc` schema, a publication, a slot and event triggers."""
+"""The capture's objects in a PostgreSQL master: the `wlc` schema, a publication, a slot and event triggers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BYPASSED = """
     UNION ALL SELECT format('%s.%s', description->>'schema', description->>'name'), 'was dropped' FROM wlc.tables t
     WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid)
 """
-# Those who wait for such a lock keep others waiting, too.
+# A session that waits for such a lock blocks later ones, too.
 _LOCKED = """
     SELECT DISTINCT format('%s.%s', n.nspname, c.relname) FROM pg_locks l
     JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -45,14 +45,14 @@ NOT_CHECKED = "not checked: locked"
 
 
 def read_state(connection: Connection) -> dict[str, str]:
-    """Return what the database remembers of itself as a master; empty if it has never been one."""
+    """Return the database's stored state as a master; empty if it has never been one."""
     if connection.execute("SELECT to_regclass('wlc.state')").fetchone() == (None,):
         return {}
     return dict(connection.execute("SELECT key, value FROM wlc.state").fetchall())
 
 
 def place(connection: Connection) -> str:
-    """Return what distinguishes this database from its copies: its server and its number there."""
+    """Return the identity of this database among its copies: its server and its number there."""
     query = "SELECT system_identifier || '.' || d.oid FROM pg_control_system(), pg_database d WHERE datname = %s"
     return str(_one(connection, query, [connection.info.dbname])[0])
 
@@ -67,7 +67,7 @@ def write_state(connection: Connection, values: Mapping[str, str]) -> None:
 
 
 def remember_problem(connection: Connection, problem: str | None) -> None:
-    """Remember why nothing can be published, for `wlc status`; None: it can."""
+    """Store why publishing is impossible, for `wlc status`; None: it is possible."""
     if problem is not None:
         write_state(connection, {_PROBLEM: problem})
     else:
@@ -100,15 +100,14 @@ def pattern(patterns: Sequence[str]) -> str:
 
 
 def install(connection: Connection, values: Mapping[str, str]) -> None:
-    """Create everything but the slot, in place of what an earlier or failed attempt left.
+    """Create everything but the slot, replacing objects of an earlier or failed attempt.
 
     Tables get another replica identity one by one, because each change waits for the table's writers. A transaction
     that holds the lock of one table and waits for another would end in a deadlock with them.
 
     Args:
         connection: Of a role that has the rights, or of one for which a superuser prepared the database.
-        values: What to remember; `publication`, its name, and `tables`, the regular expression of table names, are
-            among it.
+        values: The state to store, with `publication`, its name, and `tables`, the regular expression of table names.
     """
     remove(connection)
     with connection.transaction():
@@ -129,14 +128,14 @@ def _with_other_identity(connection: Connection) -> list[int]:
 
 
 def remove(connection: Connection) -> None:
-    """Remove everything but what the database remembers, and what a superuser prepared for a role.
+    """Remove everything but the stored state, and the objects that a superuser prepared for a role.
 
     Replica identities are restored one by one, as in `install`.
     """
     if connection.execute("SELECT to_regprocedure('wlc.finish()')").fetchone() == (None,):
         return
     connection.execute("SELECT wlc.finish()")
-    # What could not be published is behind the history that ends.
+    # Unpublished changes are after the end of the history.
     remember_problem(connection, None)
     for oid in _with_other_identity(connection):
         connection.execute("SELECT wlc.restore(%s)", [oid])
@@ -160,13 +159,13 @@ def bypassed(connection: Connection) -> dict[str, str]:
 
 
 def bypassed_now(connection: Connection) -> dict[str, str]:
-    """Return what `bypassed` does; the tables that somebody has locked, while that would take longer than a second."""
+    """Return the result of `bypassed`, or the tables locked by other sessions if it would take longer than a second."""
     try:
         with connection.transaction():
             connection.execute("SET LOCAL lock_timeout = '1s'")
             return bypassed(connection)
     except psycopg.errors.LockNotAvailable:
-        # Nothing is locked any more where it was released just now.
+        # The locks were released just now.
         locked = [name for (name,) in connection.execute(_LOCKED).fetchall()] or ["tables"]
         return dict.fromkeys(locked, NOT_CHECKED)
 
@@ -194,7 +193,7 @@ def objects(connection: Connection, first: int, last: int) -> dict[Thing, Descri
 
 
 def described_access(connection: Connection) -> list[DescribedAccess]:
-    """Describe who may do what, as the caller's transaction sees it; schemas come first."""
+    """Describe privileges and row security, as the caller's transaction sees them; schemas come first."""
     found = connection.execute("SELECT description FROM wlc.all_access() WHERE description IS NOT NULL").fetchall()
     return [DescribedAccess.read(description) for (description,) in found]
 
@@ -216,11 +215,11 @@ def _one(connection: Connection, query: str, parameters: list[Any] | None = None
 
 
 def shown_place(place: str) -> str:
-    """Say what `place` gave."""
+    """Format a result of `place`."""
     server, _, number = place.rpartition(".")
     return f"{number} of server {server}"
 
 
-def told(found: Mapping[str, str]) -> str:
+def listed_problems(found: Mapping[str, str]) -> str:
     """Return what `bypassed` gave, as a sentence."""
     return "not captured: " + ", ".join(f"{table} {problem}" for table, problem in found.items())

@@ -1,10 +1,10 @@
 """The replication slot of a PostgreSQL master, and places in the server's log.
 
-What a PostgreSQL master remembers besides what every master does: its slot, and how far that is published.
+A PostgreSQL master's state beyond that of every master: its slot and the published position in it.
 
-Looks into the slot of a master, and what one look leaves for the next: a connection and a database in memory.
+Readers of a master's slot, which keep a connection and a database in memory between reads.
 
-Making these takes longer than to read and to publish a small transaction.
+Creating these takes longer than reading and publishing a small transaction.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """Where in its server's log a master is published.
+    """The published position of a master in its server's log.
 
     Attributes:
         slot: Name of the replication slot.
         publication: Name of the publication.
         tables: Regular expression of the names of the captured tables.
-        place: What tells the database from its copies; see `setup.place`.
-        prefix: Of the messages that the event triggers write into the server's log; a secret, because everybody may
+        place: The identity of the database among its copies; see `setup.place`.
+        prefix: Of the messages that the event triggers write into the server's log; a secret, because every role may
             write messages.
-        lsn: Up to where the server's log is published; "" before the first snapshot.
-        digests: What the tables held at the last published tick, as far as it is known.
+        lsn: Published position in the server's log; "" before the first snapshot.
+        digests: Known digests of tables at the last published tick.
     """
 
     slot: str
@@ -68,13 +68,13 @@ def encode(state: SlotState) -> dict[str, str]:
 
 
 def decode(values: Mapping[str, str]) -> SlotState:
-    """Read what `encode` wrote; keys of others are ignored."""
+    """Decode the result of `encode`; other keys are ignored."""
     texts = {key: values[key] for key in ("slot", "publication", "tables", "place", "prefix", "lsn")}
     return SlotState(**texts, digests=as_digests(json.loads(values["digests"])))
 
 
 _RETAINED_WARNING_BYTES = 1 << 30
-# Reads no table that anybody locks.
+# Reads no table that sessions lock.
 _UNPUBLISHED = """
     SELECT format('%%s.%%s', t.description->>'schema', t.description->>'name')
     FROM wlc.tables t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r'
@@ -89,8 +89,8 @@ class Slot:
 
     Attributes:
         retained_bytes: Size of the server's log that is kept for it.
-        status: "reserved" while all is well; "lost" once the server has removed its log.
-        confirmed: Up to where the server's log was published, as a number.
+        status: "reserved" if healthy; "lost" once the server has removed its log.
+        confirmed: Published position in the server's log, as a number.
     """
 
     retained_bytes: int
@@ -116,9 +116,9 @@ def find_gap(connection: Any, state: SlotState) -> str | None:
         return f"{name} is gone"
     if slot.status == "lost":
         return f"{name} was invalidated by the server (max_slot_wal_keep_size)"
-    # Another publisher may have moved it since, which remembers how far before it does.
+    # Another publisher may have moved it since; it stores the position before it moves the slot.
     if slot.confirmed > read_lsn(state.lsn) and slot.confirmed > read_lsn(decode(read_state(connection)).lsn):
-        return f"{name} was moved by somebody else"
+        return f"{name} was moved by another program"
     found = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", [state.publication]).fetchone()
     if found is None:
         return f"publication {state.publication} is gone"
@@ -127,7 +127,7 @@ def find_gap(connection: Any, state: SlotState) -> str | None:
 
 
 def retention_warning(connection: Any, state: SlotState, name: str, source: str) -> str | None:
-    """Say that the server keeps much of its log for a publisher that does not run, None if it does not."""
+    """Return a warning if the server retains much of its log for a publisher that does not run, else None."""
     if (slot := find_slot(connection, state.slot)) is None or slot.status == "unreserved":
         return f"slot {state.slot} is about to be given up by the server: publish with wlc flush {source}"
     if slot.retained_bytes > _RETAINED_WARNING_BYTES:
@@ -148,7 +148,7 @@ def lsn_text(lsn: int) -> str:
 
 
 class SlotReader:
-    """Looks into slots; used by one thread, until it is closed.
+    """Reads slots; used by one thread, until it is closed.
 
     Args:
         url: The master.
@@ -163,7 +163,7 @@ class SlotReader:
     def gathered(
         self, state: SlotState, tables: dict[int, PublishedTable], upto: str, most: int | None
     ) -> Iterator[Gathering]:
-        """Gather what a slot holds, from its beginning on; nothing is given up there.
+        """Gather a slot's content from its beginning; the slot does not move.
 
         Args:
             state: Of the slot.
@@ -190,7 +190,7 @@ class SlotReader:
                 reader.end()
                 yield gathering
         except BaseException:
-            # An answer that was read in part, or an error of DuckDB, must not reach the next look.
+            # A partly read answer, or an error of DuckDB, must not affect the next read.
             self.close()
             raise
 
@@ -200,7 +200,7 @@ class SlotReader:
         return self._reader
 
     def close(self) -> None:
-        """Give up the connection and the memory; another look makes them anew."""
+        """Release the connection and the memory; the next read creates new ones."""
         reader, self._reader = self._reader, None
         try:
             if reader is not None:

@@ -1,4 +1,4 @@
-"""Snapshots of a PostgreSQL master: every table as of one place in the server's log, while others go on writing.
+"""Snapshots of a PostgreSQL master: every table at one place in the server's log, while other sessions write.
 
 Sequences of a PostgreSQL master. They are not transactional, so a batch holds their values at its end.
 
@@ -61,21 +61,21 @@ def read_sequences(connection: Connection) -> Sequences:
     return {oid: (Name(schema, name), value) for oid, schema, name, value in rows}
 
 
-def moved_sequences(connection: Connection, told: Mapping[int, Name | None]) -> Sequences:
-    """Return the sequences that moved since they were published, under the names that the log gives them.
+def moved_sequences(connection: Connection, logged: Mapping[int, Name | None]) -> Sequences:
+    """Return the sequences that moved since they were published, under their names in the log.
 
     Args:
         connection: To the master.
-        told: What the log says since then: names of sequences that were made or altered, None of those dropped.
+        logged: Changes in the log since then: names of created or altered sequences, None for dropped ones.
     """
     rows = connection.execute("SELECT oid::bigint, schema, name, value FROM wlc.sequences").fetchall()
     names: dict[int, Name | None] = {oid: Name(schema, name) for oid, schema, name, _ in rows}
     values = {oid: value for oid, _, _, value in rows}
-    names.update(told)
+    names.update(logged)
     return {
         oid: (name, value)
         for oid, (_, value) in read_sequences(connection).items()
-        if (name := names.get(oid)) is not None and (oid in told or values.get(oid) != value)
+        if (name := names.get(oid)) is not None and (oid in logged or values.get(oid) != value)
     }
 
 
@@ -113,7 +113,7 @@ def copy_tables(
     Args:
         url: The master.
         snapshot: Name of an exported snapshot of the server, which decides what the copies hold.
-        tables: What to copy; none is partitioned.
+        tables: The tables to copy; none is partitioned.
         folder: For the files.
         progress: Called with tables copied, tables in all, and what is being done.
 
@@ -241,7 +241,7 @@ def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[
     yield from rest
 
 
-# Moments that are tried before nobody may publish until the next one.
+# Moments to try before other publishers are locked out until the next one.
 MOMENTS = 3
 # As many numbers transactions have in the server's log, before they begin anew.
 _NUMBERS = 1 << 32
@@ -261,7 +261,7 @@ _EXTENSIONS = """
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A place in the server's log, and the name under which other connections see what was committed before it."""
+    """A place in the server's log, and the name under which other connections see the commits before it."""
 
     lsn: str
     name: str
@@ -269,7 +269,7 @@ class Moment:
 
 @contextmanager
 def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
-    """Create a slot, and hold the moment after which it has everything that is committed.
+    """Create a slot, and hold the moment after which it receives all commits.
 
     Waits for the transactions that are open at the time.
 
@@ -295,15 +295,15 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
 def published(
     url: str, publishing: Callable[[], AbstractContextManager[None]], publish_to: Callable[[str], bool]
 ) -> Iterator[Moment]:
-    """Hold a moment up to which everything is published, and nothing that came later; nobody publishes meanwhile.
+    """Hold a moment up to which exactly all commits are published; no process publishes meanwhile.
 
-    It begins when the transactions that are open now have ended. Others publish until then; if one of them gets past
-    the moment, another one is taken.
+    It begins when the transactions that are open now have ended. Other publishers continue until then; if one of them
+    gets past the moment, another moment is taken.
 
     Args:
         url: The master.
-        publishing: Keeps others from publishing.
-        publish_to: Publishes up to a place in the server's log, and says whether nothing behind it is published.
+        publishing: Locks out other publishers.
+        publish_to: Publishes up to a place in the server's log, and returns whether nothing after it is published.
     """
     for is_last in (*[False] * MOMENTS, True):
         with ExitStack() as stack:
@@ -319,12 +319,12 @@ def published(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A transaction's view of the tables: which others it sees, and what the tables hold in it.
+    """A transaction's view: the transactions that it sees, and the tables' content in it.
 
     Attributes:
-        moment: A place in the server's log behind everything that it sees.
+        moment: A place in the server's log after everything that it sees.
         end: Number from which on it sees no transaction.
-        open: Numbers below of those that it does not see.
+        open: Smaller numbers of transactions that it does not see.
     """
 
     url: str
@@ -338,7 +338,7 @@ class Look:
         return is_before and xid not in self.open
 
     def digests(self, names: Collection[Name]) -> dict[Name, Digest]:
-        """Return what tables hold in it; nothing where somebody has locked or dropped one since."""
+        """Return tables' digests in it; empty if another session has locked or dropped a table since."""
         try:
             return digest_tables(self.url, self.moment, names) if names else {}
         except (UnavailableError, InvalidError):
@@ -347,11 +347,11 @@ class Look:
 
 @contextmanager
 def looking(url: str) -> Iterator[Look]:
-    """Hold a view of everything that is committed. Unlike `exported`, it waits for nobody."""
+    """Hold a view of all present commits. Unlike `exported`, it does not wait for open transactions."""
     with connect(url) as connection, connect(url) as writer, talking(url):
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         ((name, seen),) = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchall()
-        # Writing this flushes the server's log up to here, with what others committed without waiting for that.
+        # Writing this flushes the server's log up to here, including asynchronous commits of other sessions.
         writer.execute(
             "BEGIN; SET LOCAL synchronous_commit = local; UPDATE wlc.state SET value = value WHERE key = 'lsn'; COMMIT"
         )
@@ -372,11 +372,11 @@ def take(
 
     Args:
         url: The master.
-        moment: What `exported` gave.
-        database: Where to publish.
-        reached: What is published up to the moment.
-        known: What the tables must hold according to the capture.
-        progress: Called with tables copied, tables in all, and what is being done.
+        moment: The result of `exported`.
+        database: The farm database.
+        reached: The published position at the moment.
+        known: The expected content of the tables according to the capture.
+        progress: Called with tables copied, tables in total, and the current activity.
 
     Returns:
         The published manifest; every captured table and its rows, by oid; every sequence, by oid.
@@ -433,12 +433,12 @@ def take(
 
 
 def digest_tables(url: str, moment: Moment, names: Collection[Name] | None = None) -> dict[Name, Digest]:
-    """Return what captured tables hold as of a moment, if all their values fit their types.
+    """Return captured tables' digests at a moment, if all their values fit their types.
 
     Args:
         url: The master.
-        moment: What `exported` or `looking` gave.
-        names: Of the tables; all if omitted. Whoever has locked one of these is not waited for.
+        moment: The result of `exported` or `looking`.
+        names: Names of tables; all if omitted. Locks of other sessions on these are not waited for.
     """
     with connect(url) as connection, talking(url), tempfile.TemporaryDirectory(prefix="wlc-verify-") as folder:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as a source: its slot holds what is committed until that is published."""
+"""A PostgreSQL database as a source: its slot holds committed transactions until they are published."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 _LOCK = 0x6462_6661  # "dbfa"
 _LOCK_TIMEOUT = "60s"
-# Messages that one look into the slot takes at most, up to the end of a transaction.
+# Maximum number of messages in one read of the slot, up to the end of a transaction.
 _MOST_MESSAGES = 2_000_000
-# Size of the log with nothing to publish that a slot passes by later on: passing by writes to the log itself.
+# Minimum size of log without published changes for which a slot is advanced: advancing writes to the log itself.
 _PASSED_BYTES = 1 << 20
 _AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
 
 
-# What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
+# The functions of a source module ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -161,7 +161,7 @@ class PostgresSource(Source):
 
     @property
     def slot_state(self) -> SlotState:
-        """What it remembers of its slot; it is or was a master."""
+        """Its stored state of the slot; it is or was a master."""
         assert self._slot_state is not None
         return self._slot_state
 
@@ -243,13 +243,13 @@ class PostgresSource(Source):
         return FencedError(
             f"{self} is a copy of the database that became the master of {self._state.name}: that is database"
             f" {setup.shown_place(self.slot_state.place)}, this is {setup.shown_place(here)}",
-            hint=f"if this database takes its place: wlc master {self} --moved; if the other one goes on:"
-            f" wlc master {self} --name OTHER, which makes this database a master of its own",
+            hint=f"if this database takes its place: wlc master {self} --moved; if the other one continues: wlc master "
+            f"{self} --name OTHER, which makes this database a separate master",
             path=str(self),
         )
 
     def adopt_place(self) -> bool:
-        """Return False: the slot that holds what waits to be published stays with the other server or database."""
+        """Return False: the slot with the pending transactions stays with the other server or database."""
         return False
 
     def refuse_gap(self) -> None:
@@ -266,7 +266,7 @@ class PostgresSource(Source):
             )
 
     def last_place(self) -> str:
-        # The slot does not show what is not flushed yet, and we must not pass it by.
+        # The slot does not show unflushed changes, and must not be advanced past them.
         with talking(self.url):
             ((place,),) = self.connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
         return str(place)
@@ -285,10 +285,10 @@ class PostgresSource(Source):
                 if is_each and len(gathering.round.numbers()) > 1:
                     upto, most = lsn_text(gathering.first_end()), None
                     continue
-                # What waits behind as many messages as were asked for was not read.
+                # Changes after the maximum number of messages were not read.
                 is_cut = most is not None and gathering.messages >= most and gathering.read_to < read_lsn(upto)
                 if len(gathering.round.numbers()):
-                    # More wait than fit into this batch: it cannot end at a moment that can be looked at.
+                    # More transactions are pending than fit into this batch: it cannot end at a readable moment.
                     if not gathering.rewrites() or (is_cut and not is_each):
                         yield _Round(self, gathering, looked_to="" if is_cut else upto)
                         return
@@ -337,7 +337,7 @@ class PostgresSource(Source):
         return {oid: PublishedTable(DescribedTable.read(description), rows) for oid, description, rows in found}
 
     def _note(self, gathering: Gathering, batch: Batch, chain: str, sequences: Sequences) -> None:
-        """Remember what is published, in one transaction."""
+        """Store the published state, in one transaction."""
         found = gathering.round
         tables = {table.description.qualified for table in found.tables.values()}
         state = self.require_state().after(batch, chain)
@@ -358,7 +358,7 @@ class PostgresSource(Source):
             warnings.warn(f"{self}: replicas that are PostgreSQL will not have: {listed}", stacklevel=2)
 
     def _pass_by(self, lsn: str) -> None:
-        """Let the server give up its log up to a place before which there was nothing to publish."""
+        """Advance the slot to a place before which there was nothing to publish."""
         if read_lsn(lsn) > read_lsn(self.slot_state.lsn):
             self._remember(self.require_state(), replace(self.slot_state, lsn=lsn))
             self._advance(lsn)
@@ -374,7 +374,7 @@ class PostgresSource(Source):
         with talking(self.url):
             return find_slot(self.connection, self.slot_state.slot)
 
-    # What a master does now and then
+    # Occasional work of a master
 
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         if is_first:
@@ -382,11 +382,13 @@ class PostgresSource(Source):
             with snapshot.exported(self.url, self.slot_state.slot, is_temporary=False) as moment:
                 # Transactions that began before the event triggers existed have ended now.
                 if found := self.bypassed():
-                    raise UnavailableError(f"meanwhile {setup.told(found)}", hint="try again", path=str(self))
+                    raise UnavailableError(
+                        f"meanwhile {setup.listed_problems(found)}", hint="try again", path=str(self)
+                    )
                 return self._take(database, moment, progress, is_first=True)
         self.refuse_gap()
         if found := self.bypassed():
-            message = f"no tick describes {self}: {setup.told(found)}"
+            message = f"no tick describes {self}: {setup.listed_problems(found)}"
             raise UnsupportedError(message, hint=_AGAIN.format(self), path=str(self))
         with self._published_moment(database) as moment:
             return self._take(database, moment, progress, is_first=False)
@@ -421,14 +423,14 @@ class PostgresSource(Source):
             return snapshot.digest_tables(self.url, moment), self.slot_state.digests
 
     def bypassed(self, *, is_waiting: bool = True) -> dict[str, str]:
-        """Return the tables that are not captured as they should be, and how that shows."""
+        """Return the tables that are not captured correctly, with the evidence."""
         with talking(self.url):
             return setup.bypassed(self.connection) if is_waiting else setup.bypassed_now(self.connection)
 
     def warn_bypassed(self) -> None:
         checked = self.bypassed(is_waiting=False)
         if found := {table: problem for table, problem in checked.items() if problem != setup.NOT_CHECKED}:
-            warnings.warn(f"{self}: {setup.told(found)}; {_AGAIN.format(self)}", stacklevel=3)
+            warnings.warn(f"{self}: {setup.listed_problems(found)}; {_AGAIN.format(self)}", stacklevel=3)
 
     def details(self) -> SourceDetails:
         lsn = self.slot_state.lsn
@@ -464,7 +466,7 @@ class PostgresSource(Source):
 
 
 class _Round:
-    """What one look into the slot gave; see `wlc.masters.contract.Gathered`."""
+    """The result of one read of the slot; see `wlc.masters.contract.Gathered`."""
 
     def __init__(
         self,

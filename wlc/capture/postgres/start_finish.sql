@@ -1,6 +1,6 @@
 
--- What makes the database a master, and what ends that. These functions run with the rights of whoever created them, so
--- that the role that publishes needs none of these. They take no text that becomes part of a statement.
+-- Make the database a master, and end that. These functions run with the rights of their creator, so that the role that
+-- publishes needs none of these. They take no text that becomes part of a statement.
 
 -- Note all captured tables, in place of what an earlier history noted.
 CREATE FUNCTION wlc.note_all() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -30,7 +30,7 @@ class TableStep(NamedTuple):
     Attributes:
         statement: In PostgreSQL; "" if the table changes with the statement for another one.
         duckdb: In replicas that are no PostgreSQL, None if they have nothing to do.
-        does: What the statement does if that is not what became of the draft.
+        does: The statement's effects if they differ from the draft's changes.
     """
 
     statement: str
@@ -42,9 +42,9 @@ class Draft:
     """A table between two statements that alter it.
 
     Attributes:
-        table: As it is.
-        said: As it was when its effects were asked for.
-        redefined: The column that the statement is about, if it stays.
+        table: The present table.
+        said: The table at the last call of `effects`.
+        redefined: The statement's column, if it stays.
     """
 
     def __init__(self, table: DescribedTable) -> None:
@@ -66,7 +66,7 @@ class Draft:
         self.table = replace(self.table, constraints=kept)
 
     def effects(self) -> tuple[DdlEffect, ...]:
-        """Return what happened to the table since this was asked for the last time."""
+        """Return the effects on the table since the last call."""
         found = effects.altered(self.said, self.table, {self.redefined})
         self.said, self.redefined = self.table, ""
         return found

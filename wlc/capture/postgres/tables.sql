@@ -7,7 +7,7 @@
 --     sequences  every captured sequence and its last published value
 --     pending    what the event triggers tell one another within a transaction; empty outside
 
--- Functions here run with the rights of whoever creates them, and trust what the schema holds.
+-- Functions here run with the rights of their creator, and trust the schema's content.
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_namespace JOIN pg_roles r ON r.oid = nspowner
             WHERE nspname = 'wlc' AND NOT r.rolsuper AND r.rolname <> current_user) THEN

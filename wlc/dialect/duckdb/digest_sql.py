@@ -232,7 +232,7 @@ def sum_rows(
     """Digest all rows of a table or a query.
 
     Args:
-        connection: Where to ask.
+        connection: The connection to query.
         layout: Of the rows.
         source: FROM text.
         value: As for `numbered_sql`.
@@ -253,7 +253,7 @@ def sum_quickly(
     """Count rows and sum DuckDB's own hashes of them, modulo 2^64; see `wlc.dialect.duckdb.snapshot.Known`.
 
     Args:
-        connection: Where to ask.
+        connection: The connection to query.
         layout: Of the rows.
         source: FROM text.
         value: As for `numbered_sql`.
@@ -279,7 +279,7 @@ def sum_added(connection: duckdb.DuckDBPyConnection, layout: Layout, source: str
     """Sum the numbers of images of weight 1, and DuckDB's own hashes of them, in one pass.
 
     Args:
-        connection: Where to ask.
+        connection: The connection to query.
         layout: Of the rows.
         source: FROM text of a data file.
     """

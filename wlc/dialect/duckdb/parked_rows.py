@@ -172,7 +172,7 @@ class ParkedRows:
             value = json.dumps([[name.schema, name.name] for name in parked])
             self.connection.execute(f"INSERT INTO {self._state} VALUES ({literal(_PARKED)}, {literal(value)})")
 
-    # What to park ----------------------------------------------------------------------------------------------------
+    # Rows to park ----------------------------------------------------------------------------------------------------
 
     def _can_park(self, name: Name, layout: Layout) -> bool:
         query = (

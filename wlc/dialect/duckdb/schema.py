@@ -79,7 +79,7 @@ def schema_statements(connection: duckdb.DuckDBPyConnection, catalog: str) -> tu
     return tuple(tried[0] + tried[1]), tuple(tried[2] + tried[3])
 
 
-# What there is -------------------------------------------------------------------------------------------------------
+# Objects of the catalog ----------------------------------------------------------------------------------------------
 
 
 def _schemas(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:

@@ -193,7 +193,7 @@ def move_refresh(connection: duckdb.DuckDBPyConnection, catalog: str, judged: Ju
         connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = {REFRESH_TICK}")
 
 
-# Of a step that is taken ---------------------------------------------------------------------------------------------
+# Steps to take -------------------------------------------------------------------------------------------------------
 
 
 def judge_step(
@@ -277,7 +277,7 @@ def judge_by_rules(
     owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
     refused = dict.fromkeys(_lines_of(connection, tables, owned), NOT_THE_OWNER)
     lineage = circle.lineage()
-    # What a site contains never falls.
+    # A site's vector never falls.
     is_behind = may_miss(expanded(step.transactions[0].past, lineage))
     # Even without a rule, it may violate the constraint only because of earlier rejections.
     if is_behind or any(found.values()):

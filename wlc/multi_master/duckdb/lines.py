@@ -308,7 +308,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str, 
         raise CorruptError(f"a transaction of site {site} has two rows with one key in table {loaded.table.name}")
 
 
-# What is journalled --------------------------------------------------------------------------------------------------
+# Journalling ---------------------------------------------------------------------------------------------------------
 
 
 def journal_images(
@@ -368,14 +368,14 @@ def journal_reads(connection: duckdb.DuckDBPyConnection, found: LinesTable, befo
         )
 
 
-# What is applied -----------------------------------------------------------------------------------------------------
+# Applying ------------------------------------------------------------------------------------------------------------
 
 
 def remove(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
     """Remove the rows that lines replace or remove.
 
     Raises:
-        ReplayError: Of a table without a key, a row is missing.
+        ReplayError: A row of a table without a key is missing.
     """
     if not found.key:
         _remove_from_bag(connection, found)

@@ -156,7 +156,7 @@ def _is_keyed(table: StepTable) -> bool:
     return bool(table.table.layout.primary_key)
 
 
-# What a step touches -------------------------------------------------------------------------------------------------
+# Touched rows --------------------------------------------------------------------------------------------------------
 
 
 def _note_pasts(connection: duckdb.DuckDBPyConnection, seen: Sequence[Seen]) -> None:

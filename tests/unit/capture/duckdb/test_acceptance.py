@@ -217,7 +217,7 @@ def test_rows_that_only_settings_of_the_session_let_pass_are_refused(
         connection.execute(f"INSERT INTO t VALUES ({row})")
         # Rows that were there before were accepted then.
         refuse_unlike(connection, "memory", rules, {Name("main", "t"): ("s = 'b'", "false")}, changed)
-        with pytest.raises(UnsupportedError, match=rf"takes a row only with .*{names[0]}"):
+        with pytest.raises(UnsupportedError, match=rf"accepts a row only with .*{names[0]}"):
             refuse_unlike(connection, "memory", rules, written, changed)
         assert connection.execute(held, [names]).fetchall() == before
         for name in names:
@@ -269,7 +269,7 @@ def test_settings_are_read_once_until_a_statement_may_change_them(
             connection.execute("INSERT INTO t VALUES ('a')")
         assert len(read) == 1
         other.execute("SET GLOBAL default_collation = 'nocase'")
-        with pytest.raises(UnsupportedError, match="takes a row only with default_collation = 'nocase'"):
+        with pytest.raises(UnsupportedError, match="accepts a row only with default_collation = 'nocase'"):
             connection.execute("INSERT INTO t VALUES ('A')")
         connection.execute("INSERT INTO t VALUES ('a')")
         assert connection.sql("SELECT count(*) FROM t").fetchall() == [(6,)]
@@ -284,7 +284,7 @@ def test_a_setting_that_is_reset_before_the_commit_counts(guarded: Path) -> None
             connection.execute("SET default_collation = 'nocase'")
             connection.execute(write)
             connection.execute(later)
-            with pytest.raises(UnsupportedError, match="takes a row only with default_collation = 'nocase'"):
+            with pytest.raises(UnsupportedError, match="accepts a row only with default_collation = 'nocase'"):
                 connection.execute("COMMIT")
             assert connection.sql("SELECT DISTINCT s FROM t").fetchall() == [("a",)], (write, later)
             connection.execute("INSERT INTO t VALUES ('a')")

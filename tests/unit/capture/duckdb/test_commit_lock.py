@@ -106,9 +106,9 @@ def test_who_holds_it_alone_may_take_it_again(lock: CommitLock) -> None:
 
 def test_who_shares_it_cannot_have_it_alone(lock: CommitLock, hold: Callable[[str], Holder]) -> None:
     with lock.shared:
-        with pytest.raises(AssertionError, match="a thread that commits"), lock:
+        with pytest.raises(AssertionError, match="a committing thread"), lock:
             pass
-        with pytest.raises(AssertionError, match="a thread that commits"), lock.shared:
+        with pytest.raises(AssertionError, match="a committing thread"), lock.shared:
             pass
     assert hold("alone").has_it.wait(WAIT_S)
 
