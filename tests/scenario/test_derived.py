@@ -442,7 +442,7 @@ def test_a_first_database_that_began_a_new_history_is_derived_anew(
     with pytest.raises(wlr.InvalidError, match="ended at tick 2") as refused:
         wlr.derive("first", "d", farm=farm)
     command, _, rest = str(refused.value.hint).partition(" begins ")
-    assert rest == "a new history of it from the newest snapshot"
+    assert rest == "its new history with the newest snapshot"
     assert run_app(app, "wlc", shlex.split(command)[1:]) == 0, capfd.readouterr().err
     assert wlr.derive("first", "d", farm=farm).batches == 0
 

@@ -413,7 +413,7 @@ def test_what_belongs_to_something_else_is_left_alone(shop: Shop, tmp_path: Path
         with pytest.raises(InvalidError, match="neither a file nor a topic") as caught:
             wlr.feed("shop", farm=shop.farm, to=place)
         assert "CRET" not in f"{caught.value} {caught.value.hint}"
-    with pytest.raises(InvalidError, match="which feed writes to it") as caught:
+    with pytest.raises(InvalidError, match="does not identify the feed") as caught:
         wlr.feed_status("kafka://u:SECRET@h:9092/t")
     assert "SECRET" not in f"{caught.value} {caught.value.hint}"
 
