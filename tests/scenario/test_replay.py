@@ -501,7 +501,7 @@ def test_rounds_of_one_program_read_the_catalog_once_and_notice_what_others_did(
         owner.execute("DROP TRIGGER wlr_guard_insert ON t; CREATE TABLE own (i INTEGER REFERENCES t (i))")
         owner.execute("INSERT INTO own VALUES (3)")
     round_of("UPDATE t SET i = 4 WHERE i = 2")
-    with duckdb.connect(str(into)) as owner, pytest.raises(duckdb.Error, match="is replicated"):
+    with duckdb.connect(str(into)) as owner, pytest.raises(duckdb.Error, match="belongs to a replica"):
         owner.execute("INSERT INTO t VALUES (9)")
     with pytest.raises(ReplayError, match="transaction 5"):
         round_of("DELETE FROM t WHERE i = 3")
