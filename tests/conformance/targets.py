@@ -71,7 +71,7 @@ class Kind(ABC):
 class DuckDBKind(Kind):
     noun = "a DuckDB file"
     facets = frozenset({DatabaseFile, Guarded, Rebuildable})
-    refusal = "t is replicated"
+    refusal = "t belongs to a replica"
     is_readable_while_open = False
     deaths = (
         ("duckdb.build", "_load_table", 2),
@@ -147,7 +147,7 @@ class ParquetKind(Kind):
 class PostgresKind(Kind):
     noun = "a PostgreSQL database"
     facets = frozenset({Guarded, Roles})
-    refusal = r"table public\.t is replicated.*wlr replica unlock"
+    refusal = r"table public\.t belongs to a replica.*wlr replica unlock"
     deaths = (
         ("postgres.wlr_schema", "write_tables", 1),
         ("postgres.wlr_schema", "write", 1),

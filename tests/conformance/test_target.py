@@ -421,7 +421,7 @@ def test_a_replicated_table_that_was_dropped_is_named_instead_of_an_innocent_tra
     farm.publish([KEYED], ["CREATE TABLE b (x INTEGER)"], [Rows("t", rows(1)), Rows("b", ("1",))])
     replicate(farm, into)
     for statement in ("DROP TABLE b", "TRUNCATE b"):
-        with pytest.raises(Exception, match="is replicated"):
+        with pytest.raises(Exception, match="is replicated|belongs to a replica"):
             kind.write(into, statement)
     kind.write(into, "DROP TABLE b CASCADE")
     farm.publish([Rows("t", rows(2))], [Rows("b", ("2",))])

@@ -73,7 +73,7 @@ def test_rows_come_back_when_a_replay_was_killed(shop: Sites) -> None:
     with duckdb.connect(into) as connection:
         assert connection.execute("SELECT email FROM customers WHERE id = 3").fetchall() == [("new",)]
         assert not is_parked(connection, "wlr")
-        with pytest.raises(duckdb.Error, match="is replicated"):
+        with pytest.raises(duckdb.Error, match="belongs to a replica"):
             connection.execute("DELETE FROM notes")
 
 

@@ -259,7 +259,7 @@ def test_guard_speaks_to_roles_without_rights_on_our_schema(
     database = database_url.rpartition("/")[2]
     cluster.execute(f"CREATE ROLE writer_{database} LOGIN")
     execute(database_url, f"GRANT INSERT, SELECT ON t TO writer_{database}")
-    with pytest.raises(psycopg.errors.RaiseException, match="is replicated"):
+    with pytest.raises(psycopg.errors.RaiseException, match="belongs to a replica"):
         execute(cluster.url(database, f"writer_{database}"), "INSERT INTO t VALUES (1, 'a')")
 
 

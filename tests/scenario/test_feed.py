@@ -403,7 +403,7 @@ def test_what_belongs_to_something_else_is_left_alone(shop: Shop, tmp_path: Path
     with pytest.raises(InvalidError, match="feed one of shop writes to"):
         shop.feed(tmp_path / "two.jsonl", name="one")
     for options in ({"name": "two"}, {"tables": ["main.bag"]}, {"format": "debezium"}):
-        with pytest.raises(InvalidError, match=r"called one|made of tables main.t|made with --format json"):
+        with pytest.raises(InvalidError, match=r"called one|has tables main.t|has --format json"):
             shop.feed(out, **{"name": "one", **options})
     with pytest.raises(InvalidError, match="cannot name a feed"):
         shop.feed(tmp_path / "x.jsonl", name="a b")
@@ -413,7 +413,7 @@ def test_what_belongs_to_something_else_is_left_alone(shop: Shop, tmp_path: Path
         with pytest.raises(InvalidError, match="neither a file nor a topic") as caught:
             wlr.feed("shop", farm=shop.farm, to=place)
         assert "CRET" not in f"{caught.value} {caught.value.hint}"
-    with pytest.raises(InvalidError, match="which feed writes to it") as caught:
+    with pytest.raises(InvalidError, match="does not identify the feed") as caught:
         wlr.feed_status("kafka://u:SECRET@h:9092/t")
     assert "SECRET" not in f"{caught.value} {caught.value.hint}"
 
@@ -598,7 +598,7 @@ def test_the_command_feeds_and_explains(tmp_path: Path, capsys: pytest.CaptureFi
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (4)")
     assert run_app(app, "wlr", command) == CorruptError.exit_code
-    assert "Put it back" in capsys.readouterr().err
+    assert "Restore it" in capsys.readouterr().err
     assert run_app(app, "wlr", [*command, "--format", "xml"]) == InvalidError.exit_code
     assert "--format json or debezium or csv" in capsys.readouterr().err
 

@@ -91,7 +91,7 @@ def test_table_that_was_renamed_before_is_open_from_the_next_step_on(farm: Handm
     farm.publish(["ALTER TABLE t RENAME TO u"])
     wlr.replicate(farm.url, into=(lake := tmp_path / "lake"), tick=1, engine="local")
     wlr.replicate(into=lake, engine="local")
-    with pytest.warns(UserWarning, match=r"Delta table main.u is left out: files from before it was renamed"):
+    with pytest.warns(UserWarning, match=r"Delta table main.u is left out: files from before its rename"):
         wlr.replicate(into=lake, engine="local", open_tables="delta")
     check_open(lake)
     assert list(wlr.status(lake).left_out) == ["Delta table main.u"]

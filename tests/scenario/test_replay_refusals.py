@@ -327,7 +327,10 @@ def test_guards_do_not_hinder_schema_changes_and_survive_them(
     farm.publish([replace(ddl, statement=statement.replace("hand", "sales"))])
     wlr.replicate(farm.url, into=into)
     assert wlr.tick(into) == 3
-    with duckdb.connect(str(into)) as connection, pytest.raises(duckdb.Error, match=f"main.{table} is replicated"):
+    with (
+        duckdb.connect(str(into)) as connection,
+        pytest.raises(duckdb.Error, match=f"main.{table} belongs to a replica"),
+    ):
         connection.execute(f"INSERT INTO {table} (id) VALUES (7)")
 
 

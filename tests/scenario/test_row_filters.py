@@ -297,7 +297,7 @@ REFUSED = [
     (["parent: id > 1"], [], [], "table main.child has a foreign key to main.parent, which is replicated in part"),
     (["parents: id > 1"], [], [], "there is no table main.parents to choose"),
     (["child: idd > 1"], [], [], 'column "idd" not found'),
-    (["child: random() > 0.5"], [], [], "another answer at another time"),
+    (["child: random() > 0.5"], [], [], "depends on more than the row"),
     (["child: (SELECT true)"], [], [], "a subquery"),
     (["child: id"], [], [], "is of type INTEGER, and not true or false"),
     ([], ["child: id, nome"], [], "table main.child has no column nome"),

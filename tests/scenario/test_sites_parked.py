@@ -358,7 +358,7 @@ def test_a_plain_replica_follows_a_site_that_had_rows_parked(again: Sites) -> No
         assert not is_parked(connection, "wlr")
     assert [row[2] for row in again.rows("rome", "orders")] == ["A", "D", "B2", "C"]
     assert all(check.outcome == "same" for check in wlr.verify(into).tables)
-    with duckdb.connect(into) as connection, pytest.raises(duckdb.Error, match="is replicated"):
+    with duckdb.connect(into) as connection, pytest.raises(duckdb.Error, match="belongs to a replica"):
         connection.execute("INSERT INTO orders VALUES (11, 1, NULL)")
 
 

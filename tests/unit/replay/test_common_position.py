@@ -336,7 +336,7 @@ def test_a_log_that_cannot_be_followed_from_there_is_refused(first: int) -> None
         return
     assert isinstance(found, Refusal)
     assert "the common history of oslo ended at tick 1" in found.reason
-    assert "Wait until paris has taken and published what oslo wrote since" in found.nearest
+    assert "Wait until paris has taken and published later transactions of oslo" in found.nearest
 
 
 def test_what_was_taken_behind_something_that_the_replica_lacks_is_not_waited_for() -> None:
