@@ -75,6 +75,10 @@ def master(
     Raises:
         InvalidError: No such database, a bad name or beat, or it is a master already.
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
+
+    Examples:
+        >>> wlc.master("stock.duckdb", create=True, beat_s=60).state
+        'started'
     """
     if mesh and site is None:
         raise InvalidError(
@@ -107,6 +111,10 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
     Raises:
         FencedError: The farm's database is another master's.
         UnavailableError: The farm cannot be reached.
+
+    Examples:
+        >>> wlc.flush("sales.duckdb").tick
+        3
     """
     with opened_master(source, storage_options) as (found, database):
         flushed = publish_and_settle(found, database)
@@ -131,6 +139,10 @@ def snapshot(
 
     Raises:
         UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+
+    Examples:
+        >>> wlc.snapshot("sales.duckdb").position.tick
+        3
     """
     with opened_master(source, storage_options) as (found, database):
         return found.take_snapshot(database, is_first=False, progress=progress)
@@ -144,6 +156,10 @@ def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
 
     Raises:
         InvalidError: Other sites read its log.
+
+    Examples:
+        >>> wlc.stop("sales.duckdb").state
+        'stopped'
     """
     with opened_master(source, storage_options) as (found, database), found.publishing(), found.without_commits():
         try:
@@ -214,6 +230,10 @@ def repair(
 
     Raises:
         InvalidError: The replica is at another tick: flush, replicate, and try again. Or see `check_repair`.
+
+    Examples:
+        >>> wlc.repair("sales.duckdb", published="copy.duckdb").rows
+        1
     """
     check_repair(source)
     with opened_master(source, storage_options) as (found, database), found.publishing():
@@ -292,6 +312,10 @@ def verify_source(
 
     Returns:
         Every table, by name.
+
+    Examples:
+        >>> [(check.table, check.outcome) for check in wlc.verify_source("sales.duckdb")]
+        [('main.orders', 'same')]
     """
     with opened_master(source, storage_options) as (found, database):
         held, expected = found.verify(database)

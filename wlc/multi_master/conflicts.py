@@ -125,6 +125,11 @@ def set_rule(
         InvalidError: There is no such rule, table, column or site, or the table has no primary key and the rule needs
             one, or the rule tracks no reads.
         UnsupportedError: All sites of a mesh are to write the table, and it has a UNIQUE or FOREIGN KEY constraint.
+
+    Examples:
+        >>> circle = wlc.set_rule("sales", "orders", "epoch_trans")
+        >>> [rule.rule for rule in circle.rules]
+        ['epoch_trans']
     """
     founder = founder_of_database(db, farm, storage_options)
     # Hints can be typed as they stand.
@@ -176,6 +181,10 @@ def rules(
 
     Raises:
         InvalidError: The database has one master only, or no such table.
+
+    Examples:
+        >>> [(str(rule.table), rule.rule) for rule in wlc.rules("sales")]
+        [('main.orders', 'epoch')]
     """
     founder = founder_of_database(db, farm, storage_options)
     circle = read_circle(founder)
@@ -294,6 +303,10 @@ def exceptions(
 
     Raises:
         InvalidError: The primary has published no such table, or only the farm was asked and has no sites there.
+
+    Examples:
+        >>> [(row.id, row.key, row.cause) for row in wlc.exceptions("rome.duckdb")]
+        [('rome:1:1', {'id': 2}, 'DATA_IN_CONFLICT')]
     """
     time = None if since is None else parse_time(since)
 
@@ -395,6 +408,10 @@ def resubmit(
     Raises:
         InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are not
             those that were there then. Write what they should be now.
+
+    Examples:
+        >>> wlc.resubmit("rome.duckdb", "rome:1:1")
+        1
     """
     site, *numbers = exception.split(":")
     if not 1 <= len(numbers) <= 2 or not all(number.isascii() and number.isdigit() for number in numbers):
@@ -428,6 +445,10 @@ def conflicts(
             the site's last take; a name means the primary.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
+
+    Examples:
+        >>> [(each.site, each.value) for each in wlc.conflicts("sales.duckdb") if each.name == "epoch"]
+        [('rome', 1)]
     """
 
     def ask_site() -> list[ConflictCounter]:

@@ -194,6 +194,11 @@ class Keepalive:
     """Says between rounds, and while one takes long, that a process is there.
 
     Use it as a context: its thread ends with it.
+
+    Examples:
+        >>> with wlc.Keepalive() as keepalive:
+        ...     wlr.replicate(into="copy.duckdb", keepalive=keepalive).tick
+        3
     """
 
     def __init__(self) -> None:

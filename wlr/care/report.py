@@ -157,6 +157,10 @@ def report(
     Raises:
         InvalidError: There is no such database, or the time cannot be understood.
         UnavailableError: The farm is out of reach.
+
+    Examples:
+        >>> wlr.report("sales").problems
+        ()
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     now = utc_now()

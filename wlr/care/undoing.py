@@ -90,6 +90,12 @@ def undo(
         ExpiredError: The log that holds them was pruned.
         InvalidError: There are no such transactions, or the old rows break a constraint.
         UnavailableError: Of several new transactions some are committed, and the machine failed. Undo the same again.
+
+    Examples:
+        >>> wlr.undo("sales.duckdb", 3).tick
+        4
+        >>> wlr.read("sales", "orders", where="id = 2").fetchall()
+        [(2, 'ink')]
     """
     first = parse_tick(first, "first")
     last = first if last is None else parse_tick(last, "last")

@@ -60,6 +60,12 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     Raises:
         InvalidError: No transaction has failed, or something in the replica itself is in its way.
         UnavailableError: The farm cannot be read.
+
+    Examples:
+        >>> wlr.accept("copy.duckdb").tick
+        4
+        >>> wlr.replicate(into="copy.duckdb").tick
+        4
     """
     target = target_at(into, storage_options)
     failure = _failure_of(target, target.read_state())
@@ -136,6 +142,10 @@ def retry(
         ReplayError: A transaction does not fit; those before it were applied. It stays in quarantine.
         InvalidError: Nothing was accepted, or not this transaction.
         UnsupportedError: A Parquet replica has no quarantine.
+
+    Examples:
+        >>> [done.tick for done in wlr.retry("copy.duckdb")]
+        [4]
     """
     target = target_at(into, storage_options)
     accepted = sorted(target.read_state().accepted)

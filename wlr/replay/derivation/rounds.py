@@ -111,6 +111,13 @@ def derive(
         ExpiredError: The next batch was pruned: derive it anew.
         FencedError: Somebody else publishes there.
         UnavailableError: A farm is out of reach. Try again.
+
+    Examples:
+        >>> pens = wlr.row_filters(where=["orders: item = 'pen'"])
+        >>> wlr.derive("sales", "pens", filters=pens).tick
+        3
+        >>> wlr.read("pens", "orders").fetchall()
+        [(1, 'pen')]
     """
     first = wlc.resolve(db, farm, storage_options=storage_options)
     url = name if "/" in name else join_url(first.url.rstrip("/").rpartition("/")[0], name)
