@@ -40,6 +40,13 @@ def connect(
         InvalidError: There is no such database, it was never a master, or `take` is set and it is no site.
         UnavailableError: Another process has it open.
         duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
+
+    Examples:
+        >>> with wlc.connect("sales.duckdb") as connection:
+        ...     connection.execute("UPDATE orders SET item = 'brush' WHERE id = 1").fetchall()
+        [(1,)]
+        >>> wlc.tick("sales")
+        4
     """
     if take and read_only:
         raise InvalidError("a connection that only reads cannot take", hint="wlc.connect(path, take=True)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
@@ -126,8 +127,8 @@ def takes(declaration: type) -> Callable[[_Function], _Function]:
 
         vars(checked)["__signature__"] = signature
         meanings = "".join(f"\n    {option.name}: {option.help}" for option in declared(declaration))
-        before, raises, after = (inspect.getdoc(function) or "").partition("\n\nRaises:")
-        checked.__doc__ = before + meanings + raises + after
+        text = inspect.getdoc(function) or ""
+        checked.__doc__ = re.sub(r"^Args:(?:\n .*)+", lambda args: args[0] + meanings, text, flags=re.MULTILINE)
         return checked  # type: ignore[return-value]
 
     return decorate

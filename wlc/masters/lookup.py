@@ -51,6 +51,10 @@ def resolve(
         InvalidError: The source has never been a master, or a bare name is given without a farm.
         UnavailableError: The source is in use, and there is no farm at the default place.
         FencedError: The source is a copy of a master, and the call would change the farm.
+
+    Examples:
+        >>> wlc.resolve("sales").name
+        'sales'
     """
     if not adapters.is_source(db):
         return open_database(os.fspath(db), farm, storage_options)
@@ -132,7 +136,12 @@ def tick(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Return the last published tick, 0 before the first; arguments as for `resolve`."""
+    """Return the last published tick, 0 before the first; arguments as for `resolve`.
+
+    Examples:
+        >>> wlc.tick("sales")
+        3
+    """
     return resolve(db, farm, storage_options=storage_options).config().tick
 
 
@@ -142,7 +151,12 @@ def clock(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> datetime | None:
-    """Return the commit time of the last published transaction, None before the first; arguments as for `resolve`."""
+    """Return the commit time of the last published transaction, None before the first; arguments as for `resolve`.
+
+    Examples:
+        >>> wlc.clock("sales") == wlr.clock("copy.duckdb")
+        True
+    """
     return resolve(db, farm, storage_options=storage_options).config().write
 
 
@@ -169,6 +183,10 @@ def beat(
     Raises:
         InvalidError: The beat is invalid.
         FencedError: The source is a copy of the master that owns the beat.
+
+    Examples:
+        >>> wlc.beat("sales", 10)
+        10.0
     """
     given = {"expect_every": parse_age(expect_every), "sign_every": parse_age(sign_every)}
     changed: dict[str, Any] = {name: age for name, age in given.items() if age is not None}

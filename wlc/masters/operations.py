@@ -77,6 +77,10 @@ def master(
     Raises:
         InvalidError: There is no such database, the name or beat is invalid, or it is a master already.
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
+
+    Examples:
+        >>> wlc.master("stock.duckdb", create=True, beat_s=60).state
+        'started'
     """
     if mesh and site is None:
         raise InvalidError(
@@ -109,6 +113,10 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
     Raises:
         FencedError: The farm's database is another master's.
         UnavailableError: The farm cannot be reached.
+
+    Examples:
+        >>> wlc.flush("sales.duckdb").tick
+        3
     """
     with opened_master(source, storage_options) as (found, database):
         flushed = publish_and_repair(found, database)
@@ -133,6 +141,10 @@ def snapshot(
 
     Raises:
         UnsupportedError: Changes bypassed the capture, so no tick describes the database.
+
+    Examples:
+        >>> wlc.snapshot("sales.duckdb").position.tick
+        3
     """
     with opened_master(source, storage_options) as (found, database):
         return found.take_snapshot(database, is_first=False, progress=progress)
@@ -157,6 +169,10 @@ def stop(
 
     Raises:
         InvalidError: Other sites read its log; or `rest_to` is given, and the master is not fenced off.
+
+    Examples:
+        >>> wlc.stop("sales.duckdb").state
+        'stopped'
     """
     if rest_to is not None:
         with opened_master(source, storage_options) as (found, database):
@@ -231,6 +247,10 @@ def repair(
 
     Raises:
         InvalidError: The replica is at another tick: flush, replicate, and try again. Or see `check_repair`.
+
+    Examples:
+        >>> wlc.repair("sales.duckdb", published="copy.duckdb").rows
+        1
     """
     check_repair(source)
     with opened_master(source, storage_options) as (found, database), found.publishing():
@@ -308,6 +328,10 @@ def verify_source(
 
     Returns:
         Every table, by name.
+
+    Examples:
+        >>> [(check.table, check.outcome) for check in wlc.verify_source("sales.duckdb")]
+        [('main.orders', 'same')]
     """
     with opened_master(source, storage_options) as (found, database):
         held, expected = found.verify(database)

@@ -66,6 +66,11 @@ def prune(
             is set. Nothing was deleted.
         FencedError: The source is a copy of a master.
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
+
+    Examples:
+        >>> keeping = wlc.retention("sales", keep="30d")
+        >>> wlc.prune("sales").delete_batches
+        ()
     """
     deadline = parse_age(deadline)
     if deadline.total_seconds() < 0:

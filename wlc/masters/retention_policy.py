@@ -68,6 +68,10 @@ def retention(
         InvalidError: There is no such database, or the policy is invalid. Nothing was changed.
         CorruptError: The present policy is damaged.
         FencedError: The source is a copy of a master, and the call would change the policy.
+
+    Examples:
+        >>> wlc.retention("sales", keep="30d", keep_daily=7).policy.keep_daily
+        7
     """
     given = {
         "keep": parse_age(keep),
@@ -97,7 +101,13 @@ def tags(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Tag]:
-    """Return the tags of a database, ordered by tick and name; can be empty. Arguments as for `resolve`."""
+    """Return the tags of a database, ordered by tick and name; can be empty. Arguments as for `resolve`.
+
+    Examples:
+        >>> tag = wlc.tag("sales", "before-migration")
+        >>> [(tag.name, tag.tick) for tag in wlc.tags("sales")]
+        [('before-migration', 3)]
+    """
     return all_tags(_opened(db, farm, storage_options))
 
 
@@ -122,6 +132,10 @@ def tag(
         InvalidError: The name is invalid or names another tick, or the tick is not published yet, or cannot be
             restored: a history began there with a later snapshot.
         ExpiredError: The tick was pruned.
+
+    Examples:
+        >>> wlc.tag("sales", "before-migration").tick
+        3
     """
     check_tag_name(name)
     database = _opened(db, farm, storage_options, changes=True)
@@ -154,6 +168,11 @@ def untag(
 
     Raises:
         InvalidError: There is no such tag.
+
+    Examples:
+        >>> tag = wlc.tag("sales", "before-migration")
+        >>> wlc.untag("sales", "before-migration").tick
+        3
     """
     return delete_tag(_opened(db, farm, storage_options, changes=True), name)
 

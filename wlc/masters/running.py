@@ -64,6 +64,11 @@ def run(
 
     Raises:
         InvalidError: The process that writes the source publishes it.
+
+    Examples:
+        >>> stopped = threading.Event()
+        >>> before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+        >>> published = wlc.run("postgresql://db.example.com/sales", stopped)
     """
     check_run(source)
     total = Flushed(0, 0, 0, 0)

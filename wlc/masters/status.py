@@ -73,7 +73,12 @@ class MasterStatus(ForPeople):
 
 
 def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> list[Name]:
-    """List the tables whose replica identity `master` would change to FULL; arguments as for `master`."""
+    """List the tables whose replica identity `master` would change to FULL; arguments as for `master`.
+
+    Examples:
+        >>> for table in wlc.tables_to_change("postgresql://db.example.com/sales"):
+        ...     print("ALTER TABLE", table.sql, "REPLICA IDENTITY FULL")
+    """
     return adapters.module_of(source).tables_to_change(os.fspath(source), tables)
 
 
@@ -85,6 +90,11 @@ def preparation(source: str | os.PathLike[str]) -> str:
 
     Raises:
         InvalidError: A DuckDB file needs no preparation.
+
+    Examples:
+        >>> sql = wlc.preparation("postgresql://replicator@db.example.com/sales")
+        >>> "ALTER ROLE" in sql
+        True
     """
     return adapters.module_of(source).preparation(os.fspath(source))
 
@@ -98,6 +108,11 @@ def status(
     """Return the status of a master, read from the source or from the farm; arguments as for `resolve`.
 
     If another process has the source open, the status is from the farm, with a warning.
+
+    Examples:
+        >>> status = wlc.status("sales")
+        >>> status.state, status.tick, status.beat_s
+        ('started', 3, 60.0)
     """
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))

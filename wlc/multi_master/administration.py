@@ -71,6 +71,11 @@ def set_role(
         InvalidError: There is no such site or role, the role cannot follow the present one, or the file is not that of
             the primary.
         UnsupportedError: The sites are a mesh, in which the primary cannot change.
+
+    Examples:
+        >>> circle = wlc.set_role("sales.duckdb", "rome", "primary")
+        >>> circle.primary
+        'rome'
     """
     founder = founder_of_database(db, farm, storage_options)
     # Users can type hints unchanged.
@@ -147,6 +152,11 @@ def leave(
 
     Raises:
         InvalidError: There is no such site, it is the primary, or other sites lack some of its transactions.
+
+    Examples:
+        >>> circle = wlc.leave("sales", "rome")
+        >>> [site.name for site in circle.sites]
+        ['oslo']
     """
     founder = founder_of_database(db, farm, storage_options)
     with naming(lambda: founder.url):

@@ -126,6 +126,11 @@ def set_rule(
             one, or the rule tracks no reads.
         UnsupportedError: The rule lets all sites of a mesh write the table, and it has a UNIQUE or FOREIGN KEY
             constraint.
+
+    Examples:
+        >>> circle = wlc.set_rule("sales", "orders", "epoch_trans")
+        >>> [rule.rule for rule in circle.rules]
+        ['epoch_trans']
     """
     founder = founder_of_database(db, farm, storage_options)
     # Hints can be typed as they stand.
@@ -177,6 +182,10 @@ def rules(
 
     Raises:
         InvalidError: The database has one master only, or no such table.
+
+    Examples:
+        >>> [(str(rule.table), rule.rule) for rule in wlc.rules("sales")]
+        [('main.orders', 'epoch')]
     """
     founder = founder_of_database(db, farm, storage_options)
     circle = read_circle(founder)
@@ -295,6 +304,10 @@ def exceptions(
 
     Raises:
         InvalidError: The primary has published no such table, or the result is from a farm without sites.
+
+    Examples:
+        >>> [(row.id, row.key, row.cause) for row in wlc.exceptions("rome.duckdb")]
+        [('rome:1:1', {'id': 2}, 'DATA_IN_CONFLICT')]
     """
     time = None if since is None else parse_time(since)
 
@@ -396,6 +409,10 @@ def resubmit(
     Raises:
         InvalidError: No such row was rejected, it was resubmitted before, or the present rows differ from those at the
             rejection. Write the intended values instead.
+
+    Examples:
+        >>> wlc.resubmit("rome.duckdb", "rome:1:1")
+        1
     """
     site, *numbers = exception.split(":")
     if not 1 <= len(numbers) <= 2 or not all(number.isascii() and number.isdigit() for number in numbers):
@@ -429,6 +446,10 @@ def conflicts(
             farm, as of the site's last take; a name means the primary.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
+
+    Examples:
+        >>> [(each.site, each.value) for each in wlc.conflicts("sales.duckdb") if each.name == "epoch"]
+        [('rome', 1)]
     """
 
     def ask_site() -> list[ConflictCounter]:

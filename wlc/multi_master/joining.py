@@ -79,6 +79,12 @@ def join(
             anew, or the file is not such a replica.
         UnsupportedError: It is no DuckDB file.
         ExpiredError: The replica is too old: the log after it was pruned.
+
+    Examples:
+        >>> start = wlc.joined_from("paris.duckdb", name="sales", site="paris")
+        >>> done = wlr.replicate(start.url, into="paris.duckdb", tick=start.tick, register=False)
+        >>> wlc.join("paris.duckdb", name="sales", site="paris").state
+        'started'
     """
     refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
@@ -149,6 +155,11 @@ def joined_from(
         InvalidError: The database has only one master, the name is taken, or there is no such site.
         ExpiredError: No tick of `start` that the primary has is still in its log.
         UnsupportedError: The source is no DuckDB file, or `start` is not the primary of a mesh.
+
+    Examples:
+        >>> start = wlc.joined_from("paris.duckdb", name="sales", site="paris")
+        >>> start.url.endswith("farm/sales")
+        True
     """
     refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
@@ -417,6 +428,11 @@ def begin_anew(
     Raises:
         InvalidError: The site is the primary, or the file belongs to another database.
         UnavailableError: Another process has the file open.
+
+    Examples:
+        >>> lost = wlc.begin_anew("rome.duckdb", name="sales", site="rome", dry_run=True)
+        >>> lost.is_nothing
+        True
     """
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder, to_change=True)

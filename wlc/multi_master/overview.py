@@ -75,6 +75,10 @@ def sites(
 
     Raises:
         InvalidError: The database has one master only.
+
+    Examples:
+        >>> [(site.site, site.role) for site in wlc.sites("sales")]
+        [('oslo', 'primary'), ('rome', 'secondary')]
     """
     founder = founder_of_database(db, farm, storage_options)
     circle = read_circle(founder)

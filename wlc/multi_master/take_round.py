@@ -232,6 +232,10 @@ def take(
         ExpiredError: The missing part was pruned. Rebuild the site.
         FencedError: Another site's log belongs to another past.
         UnavailableError: No space is left for the copy, or the farm cannot be reached.
+
+    Examples:
+        >>> [(taken.site, taken.transactions) for taken in wlc.take("rome.duckdb")]
+        [('oslo', 1)]
     """
     with opened_master(source, storage_options) as (found, database):
         return take_into(found, database, site=site, dry_run=dry_run)

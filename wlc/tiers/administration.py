@@ -70,6 +70,10 @@ def set_tiers(
 
     Raises:
         InvalidError: A setting or a value is invalid. Nothing was changed.
+
+    Examples:
+        >>> wlc.set_tiers("sales", ["keepalive_s=30"]).keepalive_s
+        30.0
     """
     database = resolve(db, farm, storage_options=storage_options, changes=True)
     refuse_absent(database)
@@ -95,6 +99,10 @@ def set_upstream(
 
     Raises:
         InvalidError: There is no such upstream.
+
+    Examples:
+        >>> wlc.set_upstream("sales", "origin", is_active=False).state
+        'inactive'
     """
     database = _opened(db, farm, storage_options)
     now = utc_now()
@@ -133,6 +141,10 @@ def fanout(
 
     Raises:
         InvalidError: The number is invalid, or there is no such upstream.
+
+    Examples:
+        >>> [(place.upstream, place.fanout) for place in wlc.fanout("sales", 5)]
+        [('origin', 5)]
     """
     database = _opened(db, farm, storage_options)
     if number is not None and not 0 <= number <= _FANOUT_MOST:
@@ -166,6 +178,11 @@ def forget(
 
     Raises:
         InvalidError: The id is unknown, or it is the origin, which holds the registry itself.
+
+    Examples:
+        >>> retired = wlc.readers("sales")[0]
+        >>> wlc.forget("sales", retired.id).was_replica
+        True
     """
     database = _opened(db, farm, storage_options)
     if member == ORIGIN:

@@ -196,6 +196,11 @@ class Keepalive:
     """Renews a process's registrations between rounds and during long ones.
 
     Use it as a context: its thread ends with it.
+
+    Examples:
+        >>> with wlc.Keepalive() as keepalive:
+        ...     wlr.replicate(into="copy.duckdb", keepalive=keepalive).tick
+        3
     """
 
     def __init__(self) -> None:

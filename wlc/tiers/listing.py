@@ -115,6 +115,10 @@ def databases(
     Raises:
         InvalidError: There is no farm, or it is the folder of one database.
         UnavailableError: The farm is unreachable.
+
+    Examples:
+        >>> [(entry.database, entry.tick) for entry in wlc.databases()]
+        [('sales', 3)]
     """
     url = os.fspath(farm) if farm is not None else os.environ.get("WLC_FARM") or ("dbfarm" if _is_here() else None)
     if url is None:
@@ -228,6 +232,10 @@ def readers(
     Raises:
         InvalidError: There is no such database.
         CorruptError: A registration is damaged; the hint says how to continue.
+
+    Examples:
+        >>> [(reader.kind, reader.tick) for reader in wlc.readers("sales")]
+        [('replica', 3), ('replica', 3)]
     """
     database = resolve(db, farm, storage_options=storage_options)
     config, now = database.config(), utc_now()

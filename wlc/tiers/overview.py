@@ -113,6 +113,11 @@ def tier_tree(
 
     Raises:
         InvalidError: There is no such database.
+
+    Examples:
+        >>> shipped = wlc.ship("sales", to="relay")
+        >>> sorted(member.kind for member in wlc.tier_tree("sales").members)
+        ['origin', 'relay', 'replica', 'replica']
     """
     database = resolve(db, farm, storage_options=storage_options)
     tree = read_tree(database, utc_now())

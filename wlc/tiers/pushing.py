@@ -65,6 +65,11 @@ class Pusher:
         rate: Total bytes per second; as text, for example `10M`.
         storage_options: Options of the farm's file system.
         target_options: Options of the file systems of the registry and of the places.
+
+    Examples:
+        >>> with wlc.Pusher("sales", "edge/sales") as pusher:
+        ...     [place.tick for place in pusher.push().shipped]
+        [3]
     """
 
     def __init__(
@@ -187,6 +192,10 @@ def push_list(
 
     Raises:
         InvalidError: The id to add exists, the id to remove does not; the entry is empty; or there is no such place.
+
+    Examples:
+        >>> [entry.id for entry in wlc.push_list("edge/sales")]
+        ['edge']
     """
     database = open_database(registry, storage_options=storage_options)
     if add is not None:

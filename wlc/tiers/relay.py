@@ -437,6 +437,10 @@ def ship(
         GapError: A batch of the farm is missing. The relay keeps what it has.
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
         UnavailableError: A place cannot be reached, or no transaction is old enough: try again.
+
+    Examples:
+        >>> wlc.ship("sales", to="relay").tick
+        3
     """
     age, kept = parse_age(options.get("delay")), parse_age(options.get("keep"))
     rate = options.get("rate")

@@ -92,6 +92,10 @@ def examine(
 
     Raises:
         InvalidError: The name stands for no such place.
+
+    Examples:
+        >>> [checkup.found for checkup in wlr.examine("copy.duckdb") if checkup.check == "replica"]
+        ['it is at tick 3']
     """
     found = [_versions(), _scratch()]
     if place is None:

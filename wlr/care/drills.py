@@ -90,6 +90,10 @@ def drill(
         InvalidError: There is no such database, or nothing was published yet.
         InseparableError: No replica stops at `tick`.
         CorruptError: A file of the farm is damaged.
+
+    Examples:
+        >>> wlr.drill("sales").is_sound
+        True
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     window, first, last = _reachable(database)

@@ -109,6 +109,10 @@ def verify_farm(
     Raises:
         InvalidError: There is no such database.
         UnavailableError: The farm is unreachable: try again.
+
+    Examples:
+        >>> wlr.verify_farm("sales").problems
+        ()
     """
     wanted = parse_age(window)
     database = wlc.resolve(db, farm, storage_options=storage_options)

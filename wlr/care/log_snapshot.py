@@ -52,6 +52,10 @@ def snapshot_from_log(
         ReplayError: A transaction cannot be applied.
         UnsupportedError: The log holds a schema change that cannot be part of a snapshot; take one from the master.
         UnavailableError: The farm is unreachable: try again.
+
+    Examples:
+        >>> wlr.snapshot_from_log("sales").position.tick
+        3
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     # The lease delays a due snapshot of the master.

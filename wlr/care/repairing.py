@@ -51,6 +51,10 @@ def repair(
     Raises:
         InvalidError: There is no replica, or it has no such table.
         ReplayError: The rows cannot be written; nothing was changed.
+
+    Examples:
+        >>> wlr.repair("copy.duckdb", ["orders"])
+        [RepairedTable(table='main.orders', added=1, removed=0)]
     """
     target = target_at(into, storage_options)
     with tempfile.TemporaryDirectory(prefix="wlr-repair-") as folder:

@@ -35,6 +35,10 @@ def beat(
 
     Raises:
         InvalidError: The beat is negative or not a number.
+
+    Examples:
+        >>> wlr.beat("copy.duckdb", 5)
+        5.0
     """
     target = target_at(into, storage_options)
     if beat_s is None:
@@ -63,12 +67,24 @@ def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
     Args:
         into: The replica; or the file that a feed writes, or the feed's place in the farm, `DB/feeds/NAME`.
         storage_options: Options of the file systems of both.
+
+    Examples:
+        >>> wlr.pause("copy.duckdb")
+        >>> wlr.replicate(into="copy.duckdb").is_paused
+        True
     """
     _set_paused(into, True, storage_options)
 
 
 def resume(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Resume a paused replica or feed with the next round."""
+    """Resume a paused replica or feed with the next round.
+
+    Examples:
+        >>> wlr.pause("copy.duckdb")
+        >>> wlr.resume("copy.duckdb")
+        >>> wlr.replicate(into="copy.duckdb").is_paused
+        False
+    """
     _set_paused(into, False, storage_options)
 
 
@@ -83,12 +99,25 @@ def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: 
 
 
 def unlock(into: str | os.PathLike[str]) -> None:
-    """Allow direct writes to replicated tables, to repair the replica by hand, until `lock`."""
+    """Allow direct writes to replicated tables, to repair the replica by hand, until `lock`.
+
+    Examples:
+        >>> wlr.unlock("copy.duckdb")
+        >>> wlr.status("copy.duckdb").is_unlocked
+        True
+    """
     _set_unlocked(into, True, "wlr replica unlock")
 
 
 def lock(into: str | os.PathLike[str]) -> None:
-    """Refuse direct writes to replicated tables; a new replica is locked."""
+    """Refuse direct writes to replicated tables; a new replica is locked.
+
+    Examples:
+        >>> wlr.unlock("copy.duckdb")
+        >>> wlr.lock("copy.duckdb")
+        >>> wlr.status("copy.duckdb").is_unlocked
+        False
+    """
     _set_unlocked(into, False, "wlr replica lock")
 
 
@@ -131,6 +160,10 @@ def drop(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
     Raises:
         InvalidError: There is no replica, it was not adopted, or an object of the owner depends on it.
         UnavailableError: The file is in use.
+
+    Examples:
+        >>> wlr.drop("app.duckdb")
+        True
     """
     target = target_at(into, storage_options)
     state = target.read_state()
@@ -162,5 +195,9 @@ def prune(
     Raises:
         InvalidError: There is no such replica, or `keep` is invalid.
         UnavailableError: Another process is writing to the replica: try again.
+
+    Examples:
+        >>> wlr.prune("lake", keep="0").ticks
+        (0, 1, 2)
     """
     return Lake.required(target_at(into, storage_options), "wlr lake prune").prune(keep, dry_run=dry_run)

@@ -81,6 +81,11 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     Raises:
         InvalidError: There is no replica.
         UnavailableError: Another process has been using it for some seconds: try again.
+
+    Examples:
+        >>> status = wlr.status("copy.duckdb")
+        >>> status.tick, status.lag_transactions
+        (3, 0)
     """
     state = _state(into, storage_options)
     lag_s, lag_transactions = lag(state.master, state.position.tick, state.clock, storage_options)
@@ -112,12 +117,22 @@ def chosen(attachment: Attachment | None) -> tuple[str, tuple[str, ...]]:
 
 
 def tick(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int:
-    """Return the last transaction that a replica holds, 0 before the first; raises as `status` does."""
+    """Return the last transaction that a replica holds, 0 before the first; raises as `status` does.
+
+    Examples:
+        >>> wlr.tick("copy.duckdb")
+        3
+    """
     return _state(into, storage_options).position.tick
 
 
 def clock(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> datetime | None:
-    """Return the commit time of the last transaction that a replica holds; raises as `status` does."""
+    """Return the commit time of the last transaction that a replica holds; raises as `status` does.
+
+    Examples:
+        >>> wlr.clock("copy.duckdb") == wlc.clock("sales")
+        True
+    """
     return _state(into, storage_options).clock
 
 

@@ -157,6 +157,10 @@ def report(
     Raises:
         InvalidError: There is no such database, or the time cannot be understood.
         UnavailableError: The farm is unreachable.
+
+    Examples:
+        >>> wlr.report("sales").problems
+        ()
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     now = utc_now()
@@ -164,12 +168,10 @@ def report(
     status = wlc.status(database.url, storage_options=storage_options)
     ask = _Asking(database, storage_options)
     log = ask(lambda: _log(database, begin, progress), _Log())
-    ticks = database.snapshot_ticks()
-    newest = [ask(partial(_snapshot, database, tick), None) for tick in ticks[: -_MOST_SNAPSHOTS - 1 : -1]]
-    snapshots = tuple(snapshot for snapshot in newest if snapshot)
+    ticks = database.snapshot_ticks()[::-1]
+    snapshots = tuple(filter(None, (ask(partial(_snapshot, database, tick), None) for tick in ticks[:_MOST_SNAPSHOTS])))
     keeping = ask(partial(wlc.retention, database.url, storage_options=storage_options), None)
     window = keeping.window if keeping else Window(None, None)
-    rows = sum(batch.rows for batch in log.batches)
     return DatabaseReport(
         database=database.name,
         url=database.url,
@@ -188,7 +190,7 @@ def report(
         policy=keeping.policy if keeping else None,
         tags=ask.all(wlc.tags),
         rows=snapshots[0].rows if snapshots else None,
-        bytes_per_row=round(sum(batch.bytes for batch in log.batches) / rows, 1) if rows else None,
+        bytes_per_row=log.bytes_per_row,
         snapshot_count=len(ticks),
         snapshots=snapshots,
         batches=log.batches,
@@ -225,6 +227,11 @@ class _Log:
     batches: tuple[BatchFact, ...] = ()
     tables: tuple[TableDay, ...] = ()
     is_cut: bool = False
+
+    @property
+    def bytes_per_row(self) -> float | None:
+        rows = sum(batch.rows for batch in self.batches)
+        return round(sum(batch.bytes for batch in self.batches) / rows, 1) if rows else None
 
 
 def _log(database: FarmDatabase, begin: datetime, progress: Progress | None) -> _Log:

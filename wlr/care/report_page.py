@@ -373,6 +373,10 @@ def write_report(report: DatabaseReport, out: str | os.PathLike[str]) -> Path:
 
     Raises:
         InvalidError: It cannot be written there, or the packages that make pages are not installed.
+
+    Examples:
+        >>> wlr.write_report(wlr.report("sales"), "sales.html").name
+        'sales.html'
     """
     page, path = report_page(report), Path(out)
     try:

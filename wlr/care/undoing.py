@@ -89,6 +89,12 @@ def undo(
         ExpiredError: The log that holds them was pruned.
         InvalidError: There are no such transactions, or the old rows break a constraint.
         UnavailableError: The machine failed after committing some of several new transactions. Repeat the undo.
+
+    Examples:
+        >>> wlr.undo("sales.duckdb", 3).tick
+        4
+        >>> wlr.read("sales", "orders", where="id = 2").fetchall()
+        [(2, 'ink')]
     """
     first = parse_tick(first, "first")
     last = first if last is None else parse_tick(last, "last")

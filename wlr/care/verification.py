@@ -105,6 +105,10 @@ def verify(
     Raises:
         InvalidError: There is no replica, or it has no such table.
         CorruptError: A file of the replica, or of the farm, is damaged.
+
+    Examples:
+        >>> wlr.verify("copy.duckdb").differing
+        ()
     """
     target = target_at(into, storage_options)
     with (

@@ -72,6 +72,11 @@ def changes(
         ExpiredError: The beginning of the range was pruned.
         UnsupportedError: The table was renamed in the range, or a schema change cannot be followed.
         CorruptError: A file is damaged.
+
+    Examples:
+        >>> for batch in wlr.changes("sales", "orders", since=2):
+        ...     print(batch.select(["item", "_weight"]).to_pylist())
+        [{'item': 'ink', '_weight': -1}, {'item': 'blue ink', '_weight': 1}]
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     feed = ChangeFeed.open(database, table, since, until, is_whole=snapshot)

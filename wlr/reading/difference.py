@@ -82,6 +82,10 @@ def diff(
         InvalidError: There is no such place or table, a tick is ahead of the farm, or no changes lead between them.
         ExpiredError: The log between the ticks was pruned.
         UnsupportedError: A table was renamed in between.
+
+    Examples:
+        >>> wlr.diff("sales", 2, 3)
+        [TableDifference(table='main.orders', added=0, removed=0, changed=1)]
     """
     database = _farm_of(place, farm, storage_options)
     begin, end = _ticks(database, first, last)
@@ -121,6 +125,10 @@ def differing_rows(
         A relation with the table's columns as declared at the later tick, and `_change` before them: "added",
         "removed", or, of rows with the same primary key, "changed from" and "changed to". It is in key order, of a
         table without a key in no order.
+
+    Examples:
+        >>> wlr.differing_rows("sales", 2, 3, "orders").fetchall()
+        [('changed from', 2, 'ink'), ('changed to', 2, 'blue ink')]
     """
     database = _farm_of(place, farm, storage_options)
     begin, end = _ticks(database, first, last)

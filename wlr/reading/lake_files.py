@@ -34,5 +34,9 @@ def files(
     Raises:
         InvalidError: There is no such replica or table.
         ExpiredError: The tick was pruned, or is before the replica's first one.
+
+    Examples:
+        >>> len(wlr.files("lake", "orders"))
+        1
     """
     return Lake.required(target_at(into, storage_options), "wlr lake files").files(table, parse_tick(tick))

@@ -69,6 +69,10 @@ def attach(
         ExpiredError: The tick was pruned.
         UnavailableError: The file is in use.
         UnsupportedError: The replica is not in a local folder.
+
+    Examples:
+        >>> wlr.attach("lake", "views.duckdb").views
+        ('main.orders',)
     """
     target, file = target_at(lake, storage_options), Path(into)
     own = Lake.required(

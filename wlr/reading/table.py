@@ -78,6 +78,10 @@ def read(
         UnsupportedError: A schema change cannot be followed; read it from a replica.
         CorruptError: A file is damaged.
         UnavailableError: The place is unreachable, or in use.
+
+    Examples:
+        >>> wlr.read("sales", "orders", tick=2, where="id = 2").fetchall()
+        [(2, 'ink')]
     """
     stop = stop_of(tick, until)
     found = opened(place, farm, storage_options)

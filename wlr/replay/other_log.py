@@ -80,6 +80,11 @@ def switch(
             nothing proves that a site holds the same.
         ExpiredError: The place begins after the replica's position.
         CorruptError: The place has another history. The replica stays with its former place.
+
+    Examples:
+        >>> shipped = wlc.ship("sales", to="relay")
+        >>> wlr.switch("copy.duckdb", "relay/sales").tick
+        3
     """
     from wlr.reading.feeds.feed_state import feed_at
 

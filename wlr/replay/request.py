@@ -85,6 +85,12 @@ def replicate(
         ExpiredError: The next batch was pruned: rebuild the replica.
         ReplayError, CorruptError: A transaction does not fit, or a file is damaged. All before it were applied.
         UnavailableError: The replica or the farm is in use or unreachable: try again.
+
+    Examples:
+        >>> wlr.replicate("sales", into="copy.duckdb", tick=2).tick
+        2
+        >>> wlr.replicate(into="copy.duckdb").tick
+        3
     """
     target, state, database = _found(master, farm, into, storage_options, options)
     delay = options.get("delay")

@@ -60,6 +60,12 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     Raises:
         InvalidError: No transaction has failed, or an obstacle in the replica itself blocks it.
         UnavailableError: The farm cannot be read.
+
+    Examples:
+        >>> wlr.accept("copy.duckdb").tick
+        4
+        >>> wlr.replicate(into="copy.duckdb").tick
+        4
     """
     target = target_at(into, storage_options)
     failure = _failure_of(target, target.read_state())
@@ -136,6 +142,10 @@ def retry(
         ReplayError: A transaction does not fit and stays in quarantine; those before it were applied.
         InvalidError: No transaction was accepted, or not this one.
         UnsupportedError: A Parquet replica has no quarantine.
+
+    Examples:
+        >>> [done.tick for done in wlr.retry("copy.duckdb")]
+        [4]
     """
     target = target_at(into, storage_options)
     accepted = sorted(target.read_state().accepted)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
 import wlc
 import wlr
 from tests.commands import commands
-from wlc.farm.parameters import command_words, declared
+from wlc.farm.parameters import command_words, declared, takes
 from wlc.tiers.options import RelayOptions
 from wlr.reading.feeds.options import FeedOptions
 from wlr.replay.options import ReplicaOptions
@@ -32,6 +32,18 @@ def test_each_place_has_all_options(declaration, function, name, section) -> Non
         assert f"\n    {option.name}: {option.help}" in text
         assert (shown[option.flag].name, shown[option.flag].help) == (option.name, option.help)
         assert (option.key in OPTIONS[section]) == option.is_in_file
+
+
+@pytest.mark.parametrize("section", ["Returns", "Raises", "Examples"])
+def test_options_are_explained_among_the_arguments_whatever_section_comes_next(section) -> None:
+    def function(db: str, **options: Unpack[RelayOptions]) -> None:
+        pass
+
+    own = ["    db: The database,", "        or its URL."]
+    function.__doc__ = "\n".join(["Do it.", "", "Args:", *own, "", f"{section}:", "    Something."])
+    explained = [f"    {option.name}: {option.help}" for option in declared(RelayOptions)]
+    text = inspect.getdoc(takes(RelayOptions)(function)) or ""
+    assert text.splitlines() == ["Do it.", "", "Args:", *own, *explained, "", f"{section}:", "    Something."]
 
 
 @pytest.mark.parametrize("function", [function for _, function, *_ in DECLARED])

@@ -196,6 +196,11 @@ def feed_status(
 
     Raises:
         CorruptError: Its state is damaged.
+
+    Examples:
+        >>> fed = wlr.feed("sales", to="orders.jsonl")
+        >>> wlr.feed_status("orders.jsonl").tick
+        3
     """
     memory = feed_at(target, storage_options)
     found = memory.load() if memory is not None else None

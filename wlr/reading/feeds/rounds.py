@@ -103,6 +103,10 @@ def feed(
         CorruptError: A file of the farm or of the output is damaged.
         FencedError: Another run has taken over the feed.
         UnavailableError: Another run feeds it, or a place is unreachable: try again.
+
+    Examples:
+        >>> wlr.feed("sales", to="orders.jsonl", tables=["orders"]).records
+        4
     """
     from wlr.reading.feeds.adapters import OutputSettings, output_at
 

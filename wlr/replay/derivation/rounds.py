@@ -110,6 +110,13 @@ def derive(
         ExpiredError: The next batch was pruned: begin a new history.
         FencedError: Another process publishes there.
         UnavailableError: A farm is unreachable. Try again.
+
+    Examples:
+        >>> pens = wlr.row_filters(where=["orders: item = 'pen'"])
+        >>> wlr.derive("sales", "pens", filters=pens).tick
+        3
+        >>> wlr.read("pens", "orders").fetchall()
+        [(1, 'pen')]
     """
     first = wlc.resolve(db, farm, storage_options=storage_options)
     url = name if "/" in name else join_url(first.url.rstrip("/").rpartition("/")[0], name)

@@ -215,6 +215,12 @@ def row_filters(
 
     Raises:
         InvalidError: A text has another form, or names something twice.
+
+    Examples:
+        >>> filters = wlr.row_filters(where=["orders: id > 1"], masks=["orders: item = null"])
+        >>> done = wlr.replicate("sales", into="masked.duckdb", filters=filters)
+        >>> wlr.read("masked.duckdb", "orders").fetchall()
+        [(2, None)]
     """
     if not where and not columns and not masks and mask_key is None:
         return None

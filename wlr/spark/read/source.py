@@ -44,6 +44,12 @@ class FarmDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types 
 
     Register it with `spark.dataSource.register(wlr.spark.FarmDataSource)`, then `spark.read.format("dbfarm")`. The
     package must be installed where Spark's Python workers run. docs/spark.md lists the options.
+
+    Examples:
+        >>> spark.dataSource.register(wlr.spark.FarmDataSource)
+        >>> reader = spark.read.format("dbfarm").option("farm", "farm").option("database", "sales")
+        >>> reader.option("table", "orders").load().count()
+        2
     """
 
     _found: FoundTable | None = None
