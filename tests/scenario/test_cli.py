@@ -644,4 +644,4 @@ def test_bash_completes_commands_and_options(tmp_path) -> None:
     answer = subprocess.run(
         ["bash", "-c", script, "bash", COMMANDS], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True
     )
-    assert answer.stdout.split("\n") == ["stop status", "--dry-run", "show ship", "--pushes", ""]
+    assert answer.stdout.split("\n") == ["stop status", "--dry-run", "ship show", "--pushes", ""]

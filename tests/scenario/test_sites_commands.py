@@ -755,7 +755,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Sites]:
 
 
 def test_every_rule_has_an_example() -> None:
-    rules = {shlex.split(command)[4] for command in COMMANDS}
+    rules = {shlex.split(command)[5] for command in COMMANDS}
     assert rules >= {"owner", "epoch", "epoch_trans", "newest", "add", "max", "old"}
 
 
@@ -764,12 +764,13 @@ def test_a_command_that_sets_a_rule(
     founded: dict[bool, Sites], command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, *arguments = shlex.split(command)
-    is_mesh = arguments[3] not in STAR_RULES
-    if arguments[2] == "main.log":
+    table, rule = arguments[3:5]
+    is_mesh = rule not in STAR_RULES
+    if table == "main.log":
         # Another primary's table, after a change of the primary.
         arguments[-1] = "oslo"
     assert run_app(app, "wlc", [*arguments, "--farm", founded[is_mesh].farm]) == 0, capsys.readouterr().err
-    assert arguments[2] in capsys.readouterr().out
+    assert table in capsys.readouterr().out
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sites.py"
