@@ -104,7 +104,7 @@ def exceptions(
 ) -> Report:
     """Show rejected rows, and why they were rejected.
 
-    Those that a site rejected of others, and those that the primary rejected of the site.
+    A site rejects rows of others, and the primary rejects rows of the site; both are shown.
     """
     import wlc
 

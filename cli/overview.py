@@ -55,7 +55,7 @@ def log(
 ) -> Report:
     """List published transactions, the newest last.
 
-    Each with user, times, rows per table, schema changes, rollbacks.
+    It shows user, times, rows per table, schema changes and rollbacks.
     """
     import wlc
     from wlc.farm import history
@@ -146,7 +146,7 @@ def list_databases(
 ) -> Iterator[Report]:
     """Say how each database of a farm is, and why.
 
-    Also its last commit, slowest reader, last checks and size.
+    It also shows the last commit, slowest reader, last checks and size.
 
     States: ok: the publisher is there. quiet: it closed, or has never reported. stopped: wlc stop. What needs someone
     is unreadable, damaged, failing (it cannot publish), silent (it died), late (see wlc beat --expect-every), or behind
@@ -203,7 +203,7 @@ REPLICA_COLUMNS = ("id", "kind", "target", "host", "tick", "lag_s", "lag_transac
 def replicas(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
     """List who reads a database: where, how far behind, last seen.
 
-    Also what each reader keeps from being pruned.
+    It also shows what each reader keeps from being pruned.
     """
     import wlc
 

@@ -44,7 +44,7 @@ def retention(
 ) -> Report:
     """Show or set what wlc prune keeps, and how far back one can go.
 
-    Also how often a snapshot is taken.
+    It also sets how often a snapshot is taken.
     """
     import wlc
 

@@ -276,7 +276,7 @@ def diff(
 ) -> Report:
     """Show which rows differ between two transactions.
 
-    Without --table, how many rows of each table do.
+    Without --table, it counts them for each table.
     """
     first, last = two_ticks(tick)
     options = storage_options(storage_option)

@@ -182,7 +182,7 @@ SITE_COLUMNS = (
 def sites(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
     """Show the sites of a database, and what each has published.
 
-    Also who has it, and what may be in conflict.
+    It also shows who has it, and what may be in conflict.
     """
     import wlc
 

@@ -65,7 +65,7 @@ def ship(
 ) -> Iterator[Report]:
     """Copy a database byte for byte to another farm, a relay.
 
-    Only new snapshots and batches are copied.
+    It copies new snapshots and batches only.
 
     Replicas read a relay as they read the original: wlr replicate DB --farm URL.
     """
@@ -209,7 +209,7 @@ def tiers(
 ) -> Iterator[Report]:
     """Show who reads from whom, tier by tier.
 
-    Each with state, fan-out, position, lag, and when it was last seen.
+    It shows state, fan-out, position, lag, and when each was last seen.
 
     Ends with exit code 9 when somebody is stuck, or a relay is cut off from the origin.
     """

@@ -388,7 +388,7 @@ def beat(
 ) -> Report:
     """Show or set the longest time until a commit is published.
 
-    Also what tells a quiet master from a dead one.
+    It also sets what tells a quiet master from a dead one.
     """
     import wlc
     from wlc.farm.health import SIGN_EVERY, read_health

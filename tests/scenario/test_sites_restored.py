@@ -604,7 +604,7 @@ def test_a_site_whose_published_past_nobody_took_does_not_take_over(
     with pytest.raises(FencedError, match="has 2 transactions that its file lacks and site oslo has not") as caught:
         two.take("rome")
     hint = str(caught.value.hint)
-    for number, command in enumerate(re.findall(r"wlc [a-z]+ /[^,;]*", hint)):
+    for number, command in enumerate(re.findall(r"wlc [a-z ]+ /[^,;]*", hint)):
         if is_alone and number:
             # Without a name it would be another database than its readers know.
             with pytest.raises(InvalidError, match="and was stopped") as refused:
