@@ -16,7 +16,7 @@ import cli.wlr
 import wlc
 import wlr
 from cli.command import run_app
-from cli.programs import WLC, WLR, Program
+from cli.programs import WLC, WLR
 from tests.scratch import attached
 from tests.sites import Sites
 from wlc.farm.errors import InvalidError
@@ -60,16 +60,13 @@ def rows(path: Path | str) -> list[int]:
         return [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id").fetchall()]
 
 
-@pytest.mark.parametrize("program", [WLC, WLR], ids=lambda program: program.name)
-def test_lines_to_start_with_work(program: Program, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_lines_to_start_with_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WLC_FARM")
-    if program is WLR:
-        wlc.master("sales.duckdb", create=True)
-        with wlc.connect("sales.duckdb") as connection:
-            connection.execute("CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (1)")
-    assert len(program.start) == 5
-    said = [run(line) for line in program.start]
-    assert ("sales" in said[-1]) if program is WLC else ("same" in said[-1])
+    for program in (WLC, WLR):
+        assert len(program.start) == 5
+        said = [run(line) for line in program.start]
+        assert ("sales" if program is WLC else "same") in said[-1]
     with attached("copy.duckdb") as connection:
         assert connection.execute("FROM t").fetchall() == []
 
