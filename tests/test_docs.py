@@ -211,7 +211,7 @@ def test_contributing_answers_where_to_change_things() -> None:
 
 # Text that people read, and the folders and files that hold it.
 TEXT_SUFFIXES = {".html", ".ipynb", ".json", ".md", ".py", ".sh", ".sql", ".toml", ".yml"}
-PLAIN = "wlr cli docs examples contrib README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md".split()
+PLAIN = "wlc wlr cli docs examples contrib README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md".split()
 # Sentences without an actor: a second reading has to find the publisher, the reader or the other process.
 NO_ACTOR = re.compile(
     r"\b(?:whoever|somebody|nobody|anybody|one's own|is told)\b|\bwhat\b[^.;:]*\bis that which\b", re.IGNORECASE

@@ -204,7 +204,7 @@ MISTAKES = {
     "site rule sales orders epoch --reads shared": ("rule epoch tracks no reads", ""),
     "site rule sales orders epoch_trans --reads all": ("'all' are no reads", ""),
     "site rule sales bag epoch": ("has no primary key", ""),
-    "site rule sales bag owner --site rome": ("site rome cannot own it", ""),
+    "site rule sales bag owner --site rome": ("may write it, and not rome", ""),
     "site rule sales orders latest": ("'latest' is no rule", ""),
     "site rule sales orders newest": ("rule newest has no meaning", ""),
     "site rule sales orders owner": ("names a site", ""),

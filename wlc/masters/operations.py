@@ -80,7 +80,7 @@ def master(
 
     Examples:
         >>> wlc.master("stock.duckdb", create=True, beat_s=60).state
-        'started'
+        'active'
     """
     if mesh and site is None:
         raise InvalidError(

@@ -112,7 +112,7 @@ def status(
     Examples:
         >>> status = wlc.status("sales")
         >>> status.state, status.tick, status.beat_s
-        ('started', 3, 60.0)
+        ('active', 3, 60.0)
     """
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))

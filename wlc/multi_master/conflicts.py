@@ -155,11 +155,8 @@ def set_rule(
     def change(circle: Circle) -> Circle:
         changed = with_rule(circle, wanted)
         if rule == OWNER and site != circle.primary and not layout.primary_key:
-            raise InvalidError(
-                f"{name} has no primary key, so site {site} cannot own it: only the primary, {circle.primary}, may"
-                " write it",
-                hint="give the table a primary key",
-            )
+            message = f"{name} has no primary key, so only the primary, {circle.primary}, may write it, and not {site}"
+            raise InvalidError(message, hint="give the table a primary key")
         return changed
 
     return change_circle(founder, change)

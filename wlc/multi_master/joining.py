@@ -84,7 +84,7 @@ def join(
         >>> start = wlc.joined_from("paris.duckdb", name="sales", site="paris")
         >>> done = wlr.replicate(start.url, into="paris.duckdb", tick=start.tick, register=False)
         >>> wlc.join("paris.duckdb", name="sales", site="paris").state
-        'started'
+        'active'
     """
     refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)

@@ -90,6 +90,10 @@ def promote(
             transactions behind it than `lose`. Nothing was changed.
         UnsupportedError: The copy has something that no master can have. Nothing was changed.
         UnavailableError: The copy is in use, the farm is out of reach, or another master came first: try again.
+
+    Examples:
+        >>> wlr.promote("copy.duckdb", dry_run=True).lost
+        0
     """
     target = target_at(copy, storage_options)
     _refuse_kind(target)
