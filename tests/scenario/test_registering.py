@@ -74,6 +74,6 @@ def test_commits_are_safe_while_the_farm_is_away(tmp_path: Path) -> None:
     connection.execute("INSERT INTO t VALUES (1)")
     with pytest.raises(FarmError, match=f"the commits are safe in {source} and are published next time") as caught:
         connection.close()
-    assert caught.value.hint == f"put the farm back, then: wlc flush {source}"
+    assert str(caught.value.hint).startswith(f"Put it back; or wlc stop {source}, then")
     (tmp_path / "away").rename(tmp_path / "farm")
     assert wlc.flush(source).transactions == 1

@@ -520,7 +520,10 @@ def _unpublished(failure: UnavailableError | MissingError, shared: Shared) -> Fa
     """Build the error for commits that wait because the farm cannot be reached, or is not there."""
     why, hint = failure.message, f"wlc flush {shlex.quote(shared.path)}"
     if isinstance(failure, MissingError):
-        why, hint = f"{shared.publishes_to} is not there", f"put the farm back, then: {hint}"
+        why, hint = (
+            f"{shared.publishes_to} is not there",
+            (failure.hint or hint).replace("SOURCE", shlex.quote(shared.path)),
+        )
     message = f"the commits are safe in {shared.path} and are published next time: {why}"
     return type(failure)(message, hint=hint, path=failure.path)
 
