@@ -20,8 +20,6 @@ from wlc.farm.clock import format_age
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 
 from .command import command, new_app, run_app
-from .conflicts import COMMANDS as CONFLICT_COMMANDS
-from .deriving import COMMANDS as DERIVING_COMMANDS
 from .interruption import stop_on_signal
 from .log_lines import log_report
 from .options import Database, Farm, Source, StorageOptions, beat_of, storage_options
@@ -32,8 +30,7 @@ from .programs import WLC
 from .progress import working
 from .retention import COMMANDS as KEEPING_COMMANDS
 from .sites import COMMANDS as SITE_COMMANDS
-from .tiers import COMMANDS
-from .undo import COMMANDS as UNDO_COMMANDS
+from .tiers import COMMANDS as TIER_COMMANDS
 
 if TYPE_CHECKING:
     from wlc import Flushed
@@ -467,11 +464,8 @@ command(app, "list", example="s3://bucket/farm")(list_databases)
 _MORE = (
     *LOOKING_COMMANDS,
     *KEEPING_COMMANDS,
-    *COMMANDS,
+    *TIER_COMMANDS,
     *SITE_COMMANDS,
-    *CONFLICT_COMMANDS,
-    *UNDO_COMMANDS,
-    *DERIVING_COMMANDS,
 )
 for _function, _path, _example in _MORE:
     command(app, _path, example=_example)(_function)

@@ -39,7 +39,6 @@ from .options import (
 from .output import Fields, Lines, Listing, Report, for_person, record
 from .programs import WLR
 from .progress import working
-from .promotion import COMMANDS as PROMOTION_COMMANDS
 from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
 from .serving import serve
@@ -253,7 +252,7 @@ def prune(
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
 
 
-for _function, _path, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *PROMOTION_COMMANDS, *ROW_COMMANDS):
+for _function, _path, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
     command(app, _path, example=_example)(_function)
 command(app, "serve", example="/etc/dbfarm/dbfarm.toml", goes_on=True, ends_with=("check", "unit", "install"))(serve)
 

@@ -18,7 +18,7 @@ from tests.lake import folder_of, surplus, version_of
 from tests.open_lake import check_open, delta_rows, delta_table, lake_rows
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Name
-from wlr.engine.parquet import checkpoint
+from wlr.engine.parquet import open_tables
 from wlr.engine.parquet.folder import TakenOverError
 from wlr.engine.parquet.open_tables import MARKER, OpenTables
 
@@ -248,7 +248,7 @@ def test_a_run_that_was_halted_writes_nothing(farm: HandmadeFarm, lake: Path, *,
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["dbfarm", "delta-rs"])
 def test_checkpoints(farm: HandmadeFarm, lake: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    monkeypatch.setattr(checkpoint, "EVERY", 2 if by == "dbfarm" else 1000)
+    monkeypatch.setattr(open_tables, "EVERY", 2 if by == "dbfarm" else 1000)
     farm.publish(["ALTER TABLE t ADD COLUMN moment TIMESTAMP"])
     wlr.replicate(into=lake, engine="local")
     farm.publish([Rows("t", ("3, 'c', '2026-01-01'",))])

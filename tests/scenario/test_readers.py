@@ -13,7 +13,7 @@ from tests.readable import TABLES, check, statements
 from tests.readers import OF_DELTA_TABLES, OF_FILES
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.store import open_store
-from wlr.engine.parquet.checkpoint import write_checkpoint
+from wlr.engine.parquet.open_tables import write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

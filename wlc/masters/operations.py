@@ -17,11 +17,11 @@ from wlc.farm.store import MissingError
 from wlc.masters import adapters
 from wlc.masters.claim import claim
 from wlc.masters.contract import StuckError, database_of
-from wlc.masters.diversion import divert
 from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.fence import own, repair_config
 from wlc.masters.lookup import opened_master
 from wlc.masters.master_state import Wish
+from wlc.masters.promotion import divert
 from wlc.masters.publish import publish
 from wlc.masters.running import publish_and_repair
 from wlc.masters.signs import note_flushed

@@ -14,7 +14,7 @@ from wlc.capture.postgres.digests import of_files
 from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
 from wlc.farm.model import Column, Layout, Name
 from wlc.farm.store import open_store
-from wlr.engine.parquet import checkpoint
+from wlr.engine.parquet import open_tables
 from wlr.engine.parquet.delta import DeltaLog
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def test_what_works_in_such_folders_is_right(tmp_path: Path, monkeypatch: pytest
 def test_a_checkpoint_of_a_delta_log_in_such_a_folder(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "add=7"))
     added = '{"add":{"path":"a.parquet","partitionValues":{},"size":3,"modificationTime":1,"dataChange":true}}'
-    checkpoint.write_checkpoint(store, "c.parquet", added.encode())
-    log = checkpoint.read_checkpoint(store, "c.parquet", DeltaLog(), 0)
+    open_tables.write_checkpoint(store, "c.parquet", added.encode())
+    log = open_tables.read_checkpoint(store, "c.parquet", DeltaLog(), 0)
     assert "a.parquet" in str(log)
 
 

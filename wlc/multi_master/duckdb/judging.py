@@ -13,15 +13,7 @@ from wlc.farm.vectors import expanded
 from wlc.masters.contract import database_of
 from wlc.multi_master.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
 from wlc.multi_master.circle_place import founder_of, without_site_that_lies
-from wlc.multi_master.duckdb import (
-    added_columns,
-    added_rows,
-    conflict_window,
-    mesh_verdicts,
-    rejected_rows,
-    rejection,
-    verdicts,
-)
+from wlc.multi_master.duckdb import added_rows, conflict_window, mesh_verdicts, rejected_rows, rejection, verdicts
 from wlc.multi_master.duckdb.conflict_window import WantedWindow
 from wlc.multi_master.duckdb.rejected_rows import Detection
 from wlc.multi_master.duckdb.verdicts import Seen
@@ -166,7 +158,7 @@ def judge_in_mesh(
         _report(connection, shared, step, tables, found)
         rejection.remove(connection, tables, kept=added)
     for place, columns in added.items():
-        added_columns.merge(connection, place, tables[place], columns)
+        mesh_verdicts.merge(connection, place, tables[place], columns)
 
 
 def _report(

@@ -9,21 +9,28 @@ halted run cannot set a log back, because the run that took over has written the
 
 `wlr.open` only saves reading the logs. If it names another manifest, because a run died between the pointer and the
 logs, the next run reads all logs.
+
+Checkpoints of Delta logs: Parquet files that replace all entries before them.
 """
 
 from __future__ import annotations
 
 import re
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from wlc.dialect.duckdb.parquet_sql import KEPT, rows_of
+from wlc.dialect.sql import literal
 from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
 from wlc.farm.json_fields import JsonKey
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.store import AlreadyExistsError
 from wlc.farm.versioned import VersionedObject
+from wlr.engine.calculator import connect
 from wlr.engine.parquet.delta import (
     LOG,
     NOTHING,
@@ -43,8 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wlc.farm.model import Name
+    from wlc.farm.store import Store
     from wlr.engine.parquet.folder import LakeFolder, Version
     from wlr.replay.fold.files import FilePart
+
 
 DELTA = "delta"
 MARKER = "wlr.open"
@@ -182,7 +191,7 @@ class OpenTables:
     def _check_in(self, folder: str, log: DeltaLog, content: DeltaContent, moment: DeltaMoment) -> None:
         """Write a checkpoint if one is due."""
         # Importing DuckDB takes longer than the rest of this package.
-        from wlr.engine.parquet.checkpoint import EVERY, write_checkpoint
+        from wlr.engine.parquet.open_tables import EVERY, write_checkpoint
 
         if log.version and log.version % EVERY == 0 and content.schema is not None:
             # A checkpoint is optional for readers.
@@ -196,7 +205,7 @@ class OpenTables:
         Raises:
             CorruptError: An entry is damaged or missing.
         """
-        from wlr.engine.parquet.checkpoint import read_checkpoint
+        from wlr.engine.parquet.open_tables import read_checkpoint
 
         found = [match for listed in self._store.list(f"{folder}{LOG}") if (match := _ENTRY.fullmatch(listed.path))]
         checkpoints = [int(match[2]) for match in found if match[3] != ".json"]
@@ -245,3 +254,48 @@ def _divided(version: Version) -> tuple[dict[str, DeltaContent], dict[str, str]]
 
 def _path(folder: str, version: int, suffix: str = ".json") -> str:
     return f"{folder}{LOG}{version:020d}{suffix}"
+
+
+EVERY = 100
+_MAP = "MAP(VARCHAR, VARCHAR)"
+_FILE = f"path VARCHAR, partitionValues {_MAP}, size BIGINT"
+_COLUMNS = {
+    "txn": "STRUCT(appId VARCHAR, version BIGINT, lastUpdated BIGINT)",
+    "add": f"STRUCT({_FILE}, modificationTime BIGINT, dataChange BOOLEAN, stats VARCHAR, tags {_MAP})",
+    "remove": f"STRUCT({_FILE}, deletionTimestamp BIGINT, dataChange BOOLEAN, extendedFileMetadata BOOLEAN)",
+    "metaData": (
+        "STRUCT(id VARCHAR, name VARCHAR, description VARCHAR, schemaString VARCHAR, createdTime BIGINT,"
+        f" format STRUCT(provider VARCHAR, options {_MAP}), partitionColumns VARCHAR[], configuration {_MAP})"
+    ),
+    "protocol": (
+        "STRUCT(minReaderVersion INTEGER, minWriterVersion INTEGER, readerFeatures VARCHAR[], writerFeatures VARCHAR[])"
+    ),
+}
+
+
+def write_checkpoint(store: Store, path: str, content: bytes) -> None:
+    """Write a checkpoint with actions, one a line; raises AlreadyExistsError if there is one."""
+    columns = ", ".join(f"{literal(name)}: {literal(text)}" for name, text in _COLUMNS.items())
+    with tempfile.TemporaryDirectory(prefix="wlr-checkpoint-") as folder:
+        lines, file = Path(folder) / "lines", Path(folder) / "file"
+        lines.write_bytes(content)
+        with connect(Path(folder)) as connection:
+            read = f"read_json({literal(str(lines))}, format = 'newline_delimited', columns = {{{columns}}})"
+            connection.execute(f"COPY (FROM {read}) TO {literal(str(file))} ({KEPT})")
+        store.create(path, file)
+
+
+def read_checkpoint(store: Store, path: str, log: DeltaLog, version: int) -> DeltaLog:
+    """Return the sum of a checkpoint's actions, by any writer.
+
+    Raises:
+        CorruptError: It is damaged.
+    """
+    file = store.fetch(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix="wlr-checkpoint-") as folder, connect(Path(folder)) as connection:
+            columns = ", ".join(f'"{name}"' for name in ("add", "metaData", "protocol"))
+            rows = connection.execute(f"SELECT to_json(t) FROM (SELECT {columns} FROM {rows_of(file)}) t").fetchall()
+    finally:
+        store.release(file)
+    return replayed(log, version, "\n".join(row[0] for row in rows).encode(), f"{store.url}/{path}")

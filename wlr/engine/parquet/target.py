@@ -1,4 +1,4 @@
-"""A folder or bucket of Parquet files as a target, with the files and the pruning of its old ticks."""
+"""A folder or bucket of Parquet files as a target: its files, its rows as images, and the pruning of its old ticks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.sql import quote
+from wlc.dialect.types import storage_type
 from wlc.farm import typed_names
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
-from wlc.farm.model import Digest, Manifest, SnapshotTable
+from wlc.farm.model import Digest, Manifest, SnapshotTable, file_column
 from wlc.farm.paths import snapshot_data_path
 from wlc.farm.typed_names import tables_meant
-from wlr.engine.contract import Lake, Rebuildable, StoredTables
+from wlr.engine.calculator import connect
+from wlr.engine.contract import Lake, Rebuildable, Scan, StoredTables
 from wlr.engine.parquet.build import build, rebuild
 from wlr.engine.parquet.folder import LakeFolder, with_version
 from wlr.engine.parquet.open_tables import DELTA
 from wlr.engine.parquet.replica import open_replica
-from wlr.engine.parquet.scan import scanned
 from wlr.engine.table_files import fetched
 from wlr.replay.plan.retention import PrunedTicks, keep_ticks, parse_keep
 
@@ -28,11 +31,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from wlc.farm.model import DataFile, Name
-    from wlr.engine.contract import Bulk, NewReplica, Scan
+    from wlr.engine.contract import Bulk, NewReplica
     from wlr.engine.parquet.folder import LakeTable, Version
     from wlr.engine.parquet.replica import OpenLake
     from wlr.engine.place import Place
     from wlr.engine.replica_state import ReplicaState
+
 
 # A killed run may have left half-written files. No file takes longer than this to write.
 _HALF_WRITTEN_S = 86_400.0
@@ -167,3 +171,36 @@ class ParquetTarget(Lake, Rebuildable):
                 files[path] = piece.path
             listed.append(replace(part.file, path=path))
         return SnapshotTable(table.table, table.layout, tuple(listed))
+
+
+@contextmanager
+def scanned(folder: LakeFolder, work: Path) -> Iterator[Scan]:
+    """Open a replica for reading; raises as `wlr.engine.scanned` does."""
+    pointer, _ = folder.require()
+    version = folder.read_current(pointer)
+    tables = {table.table: table for table in version.tables}
+    connection = connect(work)
+
+    @contextmanager
+    def images(name: Name) -> Iterator[str]:
+        with ExitStack() as stack:
+            files = [stack.enter_context(fetched(folder.store, part)).path for part in tables[name].parts]
+            yield _select(tables[name], files)
+
+    try:
+        yield Scan(
+            connection,
+            with_version(pointer.state, version),
+            {name: table.layout for name, table in tables.items()},
+            images,
+        )
+    finally:
+        connection.close()
+
+
+def _select(table: LakeTable, files: list[Path]) -> str:
+    if not files:
+        columns = (f"CAST(NULL AS {storage_type(c.type)}) AS {quote(file_column(c.name))}" for c in table.layout.stored)
+        return f"SELECT {', '.join(columns)} WHERE false"
+    columns = (quote(file_column(column.name)) for column in table.layout.stored)
+    return f"SELECT {', '.join(columns)} FROM {rows_of(*files)}"
