@@ -1,6 +1,6 @@
 """The story that examples in docstrings tell: the database `sales`, its table `orders`, a farm, and replicas.
 
-Each example begins with a state of one folder. A copy of a master is refused, so that states share the files themselves.
+Each example begins with a state of one folder. A copy of a master is refused, so a state begins again with its own files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def usual() -> None:
-    """Two orders, one of which was changed; a copy and a lake hold all of it."""
+    """The master has inserted two orders, tick 2, and changed one of them, tick 3; a copy and a lake hold both."""
     wlc.master("sales.duckdb", create=True, beat_s=60)
     write(
         "CREATE TABLE orders (id INTEGER PRIMARY KEY, item VARCHAR)", "INSERT INTO orders VALUES (1, 'pen'), (2, 'ink')"
@@ -47,8 +47,8 @@ def bypassed() -> None:
         connection.execute("INSERT INTO orders VALUES (3, 'cup')")
 
 
-def repaired_by_hand(statement: str) -> None:
-    """Write into the replica."""
+def write_into_copy(statement: str) -> None:
+    """Write into the replica, past its guard."""
     wlr.unlock("copy.duckdb")
     with duckdb.connect("copy.duckdb") as connection:
         connection.execute(statement)
@@ -57,7 +57,7 @@ def repaired_by_hand(statement: str) -> None:
 
 def failed() -> None:
     """The copy lacks a row that transaction 4 changes."""
-    repaired_by_hand("DELETE FROM orders WHERE id = 2")
+    write_into_copy("DELETE FROM orders WHERE id = 2")
     write("UPDATE orders SET item = 'red ink' WHERE id = 2")
     with pytest.raises(wlr.ReplayError):
         wlr.replicate(into="copy.duckdb")
@@ -66,7 +66,7 @@ def failed() -> None:
 def accepted() -> None:
     """After `failed`: the copy has skipped transaction 4, and holds the row again that it lacked."""
     wlr.accept("copy.duckdb")
-    repaired_by_hand("INSERT INTO orders VALUES (2, 'blue ink')")
+    write_into_copy("INSERT INTO orders VALUES (2, 'blue ink')")
 
 
 def adopted() -> None:
@@ -77,7 +77,7 @@ def adopted() -> None:
 
 
 def listed() -> None:
-    """A registry that the upper tier reaches lists itself as a place to be filled."""
+    """The registry of a lower tier lists its own place, which a pusher fills."""
     wlc.push_list("edge/sales", add=Push("edge", to="edge/sales"))
 
 
@@ -105,16 +105,17 @@ BEFORE = {accepted: failed, rejected: shared}
 
 @dataclass
 class Story:
-    """The folder, and what it held at each state that was needed.
+    """The folder, and the contents of its files at each state that an example needed.
 
-    The files of a state stay what they are: each has a second name outside of the folder, under which it is found again.
+    A master knows its file by path and inode. So each file of a state has a second name outside of the folder, from which
+    the state gets the same file back.
     """
 
     folder: Path
     states: dict[Callable[[], None], dict[Path, bytes]] = field(default_factory=dict)
 
     def begin(self, state: Callable[[], None]) -> None:
-        """Let the folder, which is the current one, hold a state."""
+        """Put the folder, which must be the current one, into a state."""
         if state in self.states:
             self._restore(state)
             return

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import inspect
+import os
 import pydoc
 import re
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 import wlc
@@ -39,13 +44,14 @@ PUBLIC = [
     for name in package.__all__
     if shows_an_example(package, name)
 ]
-# Examples that cannot run here: what each needs, as the example writes it, and why the example needs it.
+# Examples that the quick test cannot run: what each needs, as the example writes it, and why the example needs it.
 EXEMPT = {
     "wlc.run": (
         "postgresql://",
         "the process that writes a DuckDB master publishes it, and `run` a PostgreSQL server's",
     ),
     "wlc.tables_to_change": ("postgresql://", "tables of a DuckDB master have no replica identity"),
+    # tests/spark/test_docs_snippets.py runs it.
     "wlr.spark.FarmDataSource": ("spark.", "Spark needs Java"),
 }
 # Where an example begins, if not with the usual state.
@@ -79,9 +85,10 @@ def example_of(name: str) -> str:
     return text.partition("\n\nExamples:\n")[2]
 
 
-def output_of_failure(name: str, example: str) -> str:
+def output_of_failure(name: str, example: str, **names: object) -> str:
     """Run an example; return what it did otherwise than shown."""
-    parsed = doctest.DocTestParser().get_doctest(example, {"wlc": wlc, "wlr": wlr}, name, None, None)
+    names |= {"signal": signal, "threading": threading, "wlc": wlc, "wlr": wlr}
+    parsed = doctest.DocTestParser().get_doctest(example, names, name, None, None)
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(parsed, out=said.append)
     return "".join(said)
@@ -116,6 +123,42 @@ def test_an_example_does_what_it_shows(story: Story, name: str, tmp_path: Path, 
     story.begin(STATES.get(name, sales_story.usual))
     failure = output_of_failure(name, example_of(name))
     assert failure == "", failure
+
+
+@contextlib.contextmanager
+def terminated() -> Iterator[None]:
+    """Send SIGTERM to this process every second, which ignores it until an example does something else."""
+    over = threading.Event()
+
+    def terminate() -> None:
+        while not over.wait(1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.slow
+def test_an_example_with_a_server_does_what_it_shows(database_url: str, tmp_path: Path, monkeypatch) -> None:
+    def failure(name: str) -> str:
+        return output_of_failure(name, example_of(name).replace("postgresql://db.example.com/sales", database_url))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WLC_FARM", "farm")
+    with psycopg.connect(database_url) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+    assert {name for name, (need, _) in EXEMPT.items() if need != "spark."} == {"wlc.run", "wlc.tables_to_change"}
+    assert not (said := failure("wlc.tables_to_change")), said
+    wlc.master(database_url)
+    with terminated():
+        assert not (said := failure("wlc.run")), said
 
 
 @pytest.mark.parametrize("example", [">>> 1 + 1\n3\n", ">>> 1 + 1\n", ">>> x = 1\n1\n", ">>> wlc.nothing\n"])

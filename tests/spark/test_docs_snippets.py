@@ -1,4 +1,4 @@
-"""What docs/spark.md and docs/howto/spark.md say can be copied and pasted."""
+"""What docs/spark.md, docs/howto/spark.md and a docstring say can be copied and pasted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import sales_story
 from tests.docs_blocks import Shell, blocks
 from tests.handmade import HandmadeFarm, Rows
 from tests.spark.reading import read, texts
+from tests.test_docstrings import example_of, output_of_failure
 
 if TYPE_CHECKING:
     import pytest
@@ -41,3 +43,14 @@ def test_the_guide_runs_as_it_stands(spark: SparkSession, tmp_path: Path, monkey
     lake, farm = printed.split("| id|price|")[1:]
     assert "|  1|  9.5|" in lake
     assert "|  1|  1.5|" in farm
+
+
+def test_the_example_of_the_docstring_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WLC_FARM", "farm")
+    sales_story.usual()
+    name = "wlr.spark.FarmDataSource"
+    failure = output_of_failure(name, example_of(name).replace("/srv/farm", f"{tmp_path}/farm"), spark=spark)
+    assert failure == "", failure

@@ -68,7 +68,8 @@ def run(
     Examples:
         >>> stopped = threading.Event()
         >>> before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-        >>> published = wlc.run("postgresql://db.example.com/sales", stopped)
+        >>> wlc.run("postgresql://db.example.com/sales", is_stopped=stopped).transactions
+        0
     """
     check_run(source)
     total = Flushed(0, 0, 0, 0)

@@ -78,6 +78,7 @@ def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ())
     Examples:
         >>> for table in wlc.tables_to_change("postgresql://db.example.com/sales"):
         ...     print("ALTER TABLE", table.sql, "REPLICA IDENTITY FULL")
+        ALTER TABLE "public"."orders" REPLICA IDENTITY FULL
     """
     return adapters.module_of(source).tables_to_change(os.fspath(source), tables)
 

@@ -47,7 +47,7 @@ class FarmDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types 
 
     Examples:
         >>> spark.dataSource.register(wlr.spark.FarmDataSource)
-        >>> reader = spark.read.format("dbfarm").option("farm", "farm").option("database", "sales")
+        >>> reader = spark.read.format("dbfarm").option("farm", "/srv/farm").option("database", "sales")
         >>> reader.option("table", "orders").load().count()
         2
     """
