@@ -29,7 +29,7 @@ def test_extensions_are_named_and_what_is_missing_stays_listed(
     farm, copy = str(tmp_path / "farm"), cluster.create_database()
     execute(database_url, BEFORE)
     wlc.master(database_url, farm=farm, name="x")
-    with pytest.raises(InvalidError, match=r"lacks extensions of the master: btree_gin, citext$") as caught:
+    with pytest.raises(InvalidError, match=r"lacks extensions of the master: btree_gin, citext(\n|$)") as caught:
         wlr.replicate("x", farm=farm, into=copy, register=False)
     hint = str(caught.value.hint)
     execute(copy, hint.partition(": ")[2])

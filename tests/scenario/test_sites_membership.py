@@ -483,12 +483,12 @@ def test_nothing_is_named_that_does_not_help(tmp_path: Path) -> None:
         wlc.take(sites.file("rome"), site="oslo")
     for tick in sites.log("oslo").snapshot_ticks():
         sites.log("oslo").delete_snapshot(tick)
-    with pytest.raises(ExpiredError, match="its log begins with batch 2$") as without:
+    with pytest.raises(ExpiredError, match=r"its log begins with batch 2(\n|$)") as without:
         wlc.take(sites.file("rome"), site="oslo")
     assert str(without.value.hint).endswith(" --site rome --again")
     with (
         patch.object(take_round, "snapshot_that_covers", side_effect=wlc.UnavailableError("away")),
-        pytest.raises(ExpiredError, match="its log begins with batch 2$"),
+        pytest.raises(ExpiredError, match=r"its log begins with batch 2(\n|$)"),
     ):
         wlc.take(sites.file("rome"), site="oslo")
 

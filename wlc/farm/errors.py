@@ -27,7 +27,9 @@ PARAMETERS = {
     "master": "spark_master",
 }
 _COMMAND = re.compile(r"(\bwl[cr] [^;]*)")
-_OPTION = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^-\s,;.()](?:[^\s,;()]*[^\s,;.()])?))?")
+# A word behind an option is its value if it is no plain word, or ends the hint or a part of it: `Leave --keep out.`
+_VALUE = r"(?!out\b)(?:[a-z]+(?=[,;.]?$|[,;] )|(?=[^\s,;()]*[^a-z\s,;().])[^-\s,;.()](?:[^\s,;()]*[^\s,;.()])?)"
+_OPTION = re.compile(rf"--([a-z][a-z-]*)(?:[ =]({_VALUE}))?")
 
 
 def in_python(hint: str) -> str:
