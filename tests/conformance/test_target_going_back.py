@@ -115,6 +115,8 @@ def test_a_target_has_a_facet_or_refuses_all_that_asks_for_it(
         pytest.skip("it is a DuckDB file")
     farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(3), rows(77))])
     replicate(farm, into, 2)
+    # A copy of the past does not register by itself.
+    wlr.replicate(into=into, tick=2, register=True)
     assert set(FACETS) == set(Facet.__subclasses__())
     target = target_at(into)
     assert {facet for facet in FACETS if facet.of(target)} == kind.facets
