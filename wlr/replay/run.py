@@ -396,12 +396,12 @@ class Replay:
         ):
             bounds.refuse_hole(state.position, self.database.snapshot_ticks(), self.stop)
             return iter(())
-        turns = self._refuse_beyond_break(numbers, state.position, config)
+        forks = self._refuse_beyond_break(numbers, state.position, config)
         first = bounds.first_batch_to_read(state.position, state.batch_last, numbers, self.database.snapshot_ticks)
         self._start = state.position.tick
         self._end = end if self.stop.tick is None else min(end, self.stop.tick)
         batches = log_reader.batches_from(self.database, first, numbers, state.position, self._read)
-        batches = bounds.counting(batches, turns) if turns else batches
+        batches = bounds.counting(batches, forks) if forks else batches
         peeked = next(batches, None)
         if peeked is None:
             self._is_level = True

@@ -172,12 +172,12 @@ class FeedReader:
         log_reader.refuse_rolled_back(self._database, numbers, end)
         log_reader.refuse_lost_position(self._database, self._membership, position, end, last)
         first = bounds.first_batch_to_read(position, batch_last, numbers, self._database.snapshot_ticks)
-        turns: Mapping[str, int] = {}
+        forks: Mapping[str, int] = {}
         if position.history != config.history:
             newest_first = (self._database.read_batch(number)[0] for number in reversed(numbers))
             with _as_expired(position):
-                turns = bounds.refuse_beyond_break(newest_first, position, config.history, Stop())
-        return bounds.counting(log_reader.batches_from(self._database, first, numbers, position), turns)
+                forks = bounds.refuse_beyond_break(newest_first, position, config.history, Stop())
+        return bounds.counting(log_reader.batches_from(self._database, first, numbers, position), forks)
 
     def _of_run(self, run: RowsRun, state: FeedState) -> Iterator[Found]:
         self._fetcher.expect(run.files.values())

@@ -209,10 +209,10 @@ def refuse_beyond_break(
     found = _find_break(newest_first, position, history)
     end, began = found.end, found.began
     # A stop before the promotion means what the history held then.
-    turns = {history: turn for history, turn in found.turns.items() if stop.includes(turn.transactions[0])}
-    if position.history in turns:
-        _refuse_beyond_turn(turns[position.history], position)
-    ticks = {history: turn.parent.tick for history, turn in turns.items() if turn.parent}
+    forks = {history: fork for history, fork in found.forks.items() if stop.includes(fork.transactions[0])}
+    if position.history in forks:
+        _refuse_beyond_fork(forks[position.history], position)
+    ticks = {history: fork.parent.tick for history, fork in forks.items() if fork.parent}
     if end is None or (stop.tick is not None and stop.tick <= end):
         return ticks
     committed = (t for t in began.transactions if t.committed is not None) if began else ()
@@ -229,12 +229,12 @@ def refuse_beyond_break(
     )
 
 
-def _refuse_beyond_turn(turn: Batch, position: Position) -> None:
+def _refuse_beyond_fork(fork: Batch, position: Position) -> None:
     """Refuse a replica with transactions that do not count, since a later history continues at an earlier tick."""
-    if turn.parent is not None and position.tick > turn.parent.tick:
-        lost = position.tick - turn.parent.tick
+    if fork.parent is not None and position.tick > fork.parent.tick:
+        lost = position.tick - fork.parent.tick
         raise InvalidError(
-            f"history {turn.history} continues at tick {turn.parent.tick}, where a copy was promoted; the replica is at"
+            f"history {fork.history} continues at tick {fork.parent.tick}, where a copy was promoted; the replica is at"
             f" {position}, with {lost} transaction{'' if lost == 1 else 's'} that count no more",
             hint=f"{REBASE} takes them back",
             position=position,
@@ -248,12 +248,12 @@ class _Break:
     Attributes:
         end: The last tick before it, None if there is no break.
         began: The batch behind it, None if there is none.
-        turns: By history, the batch with which a later history continues it.
+        forks: By history, the batch with which a later history continues it.
     """
 
     end: int | None = None
     began: Batch | None = None
-    turns: dict[str, Batch] = field(default_factory=dict)
+    forks: dict[str, Batch] = field(default_factory=dict)
 
 
 def _find_break(newest_first: Iterable[Batch], position: Position, history: str) -> _Break:
@@ -264,7 +264,7 @@ def _find_break(newest_first: Iterable[Batch], position: Position, history: str)
             found.end = max(batch.last, position.tick)
         elif later is not None and later.history != batch.history:
             if continues(later, batch.history):
-                found.turns[batch.history] = later
+                found.forks[batch.history] = later
             elif not follows(later, batch.history):
                 found.end, found.began = batch.last, later
         if batch.history == position.history:
@@ -288,10 +288,10 @@ def _continues_at(batch: Batch, position: Position) -> bool:
     return batch.continues and batch.parent == Origin(position.history, position.tick)
 
 
-def counting(batches: Iterable[tuple[Batch, str]], turns: Mapping[str, int]) -> Iterator[tuple[Batch, str]]:
+def counting(batches: Iterable[tuple[Batch, str]], forks: Mapping[str, int]) -> Iterator[tuple[Batch, str]]:
     """Yield batches without the transactions that do not count, see `refuse_beyond_break`."""
     for batch, chain in batches:
-        upto = turns.get(batch.history, batch.last)
+        upto = forks.get(batch.history, batch.last)
         if batch.last <= upto:
             yield batch, chain
         elif batch.first <= upto:
