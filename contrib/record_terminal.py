@@ -29,7 +29,7 @@ LINES = (
     "wlr replicate shop --into before.duckdb --tick 1",
     """python -c "import duckdb; print(duckdb.connect('before.duckdb').sql('SELECT count(*) FROM orders'))\"""",
 )
-COLUMNS, ROWS = 104, 32
+COLUMNS, ROWS = 104, 26
 PROMPT = "$ "
 # Seconds: between two keys, before Enter, after an answer, at the end; a longer wait for an answer is cut.
 KEY_S, ENTER_S, READ_S, END_S, ANSWER_MOST_S = 0.025, 0.3, 0.9, 4.0, 0.4
