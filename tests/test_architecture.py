@@ -637,7 +637,7 @@ def test_commands_import_each_other_relatively() -> None:
 LIGHT = {
     "wlr.reading.feeds.rounds": {"duckdb", "pyarrow", "numpy"},
     "wlr.reading.feeds.adapters": {"duckdb", "pyarrow"},
-    "wlr.reading.lake_views": {"duckdb", "pyarrow"},
+    "wlr.reading.place": {"duckdb", "pyarrow"},
     "wlr.replay.request": {"duckdb", "pyarrow", "numpy"},
     "wlr.service.settings_file": {"duckdb", "pyarrow"},
     "wlr.spark.replay.executor": {"pyspark", "pyarrow"},

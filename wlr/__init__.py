@@ -109,7 +109,8 @@ if TYPE_CHECKING:
     from wlr.reading.difference import TableDifference, diff, differing_rows
     from wlr.reading.feeds.feed_state import FeedStatus, feed_status
     from wlr.reading.feeds.rounds import Fed, feed
-    from wlr.reading.lake_views import Attached, attach, files
+    from wlr.reading.lake_views import Attached, attach
+    from wlr.reading.place import files
     from wlr.reading.table import read
     from wlr.replay.derivation.rounds import Derived, derive
     from wlr.replay.other_log import Switched, switch
@@ -192,8 +193,8 @@ else:
             "wlr.reading.lake_views": (
                 "Attached",
                 "attach",
-                "files",
             ),
+            "wlr.reading.place": ("files",),
             "wlr.reading.table": ("read",),
             "wlr.replay.derivation.rounds": (
                 "Derived",

@@ -1,4 +1,4 @@
-"""Tables of a Parquet replica for other tools: their files, and views of them in a DuckDB file."""
+"""Views of a Parquet replica's tables in a DuckDB file, with the declared types, for any tool that opens the file."""
 
 from __future__ import annotations
 
@@ -151,32 +151,3 @@ def _refuse_taken(connection: duckdb.DuckDBPyConnection, name: Name, file: Path)
     if found[0][0]:
         message = f"{file} has a table or view {name} of its own"
         raise InvalidError(message, hint="Rename it, or name a file that does not exist yet.", path=str(file))
-
-
-def files(
-    into: str | os.PathLike[str],
-    table: str,
-    *,
-    tick: int | str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return paths or URLs of the files of a table, for any Parquet tool.
-
-    Args:
-        into: A Parquet replica.
-        table: `schema.table`, or `table` in schema main.
-        tick: As of this tick; the current one if omitted.
-        storage_options: Options of the replica's file system.
-
-    Returns:
-        Files in key order; empty for a table without rows. They stay until their tick is pruned.
-
-    Raises:
-        InvalidError: There is no such replica or table.
-        ExpiredError: The tick was pruned, or is before the replica's first one.
-
-    Examples:
-        >>> len(wlr.files("lake", "orders"))
-        1
-    """
-    return Lake.required(target_at(into, storage_options), "wlr lake files").files(table, parse_tick(tick))

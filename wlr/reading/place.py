@@ -1,4 +1,4 @@
-"""The place of a read: a database of a farm, or a replica.
+"""The place of a read: a database of a farm, or a replica; and the files of a replica's table.
 
 Local copies of a farm's data files, for the duration of a read.
 """
@@ -14,6 +14,7 @@ from wlc.farm.clock import parse_moment, parse_tick, parse_until
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.typed_names import tables_meant
 from wlr.engine.adapters import target_at
+from wlr.engine.contract import Lake
 from wlr.replay.plan.bounds import Stop
 
 if TYPE_CHECKING:
@@ -52,6 +53,35 @@ def _replica(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         return target if target.find_state() is not None else None
     except InvalidError:
         return None
+
+
+def files(
+    into: str | os.PathLike[str],
+    table: str,
+    *,
+    tick: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return paths or URLs of the files of a table, for any Parquet tool.
+
+    Args:
+        into: A Parquet replica.
+        table: `schema.table`, or `table` in schema main.
+        tick: As of this tick; the current one if omitted.
+        storage_options: Options of the replica's file system.
+
+    Returns:
+        Files in key order; empty for a table without rows. They stay until their tick is pruned.
+
+    Raises:
+        InvalidError: There is no such replica or table.
+        ExpiredError: The tick was pruned, or is before the replica's first one.
+
+    Examples:
+        >>> len(wlr.files("lake", "orders"))
+        1
+    """
+    return Lake.required(target_at(into, storage_options), "wlr lake files").files(table, parse_tick(tick))
 
 
 def stop_of(tick: int | str | None, until: str | date | None) -> Stop:
