@@ -43,7 +43,7 @@ def test_every_method_of_duckdb_was_decided_on() -> None:
 
 def test_a_method_that_duckdb_does_not_have_is_refused(master: str) -> None:
     with wlc.connect(master) as connection, pytest.raises(AttributeError, match="write_rows"):
-        connection.write_rows()
+        connection.write_rows()  # type: ignore[attr-defined]
 
 
 def test_no_method_returns_the_raw_connection(master: str, tmp_path: Path) -> None:

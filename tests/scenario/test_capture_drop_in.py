@@ -317,10 +317,8 @@ def test_a_program_replaces_the_function_that_connects(tmp_path: Path, monkeypat
     with duckdb.connect(master) as connection:
         connection.execute("CREATE TABLE t (a INTEGER, b INTEGER DEFAULT 1 + 1); INSERT INTO t (a) VALUES (1), (2)")
         connection.execute("CREATE VIEW v AS SELECT a FROM t; UPDATE t SET a = 3 WHERE a = 1")
-    wlc.snapshot(master)
-    assert wlc.flush(master).tick == 4
+    assert wlc.tick(master) == 4
     wlr.replicate(master, into=copy)
-    for place in (master, copy):
-        assert wlr.read(place, "t").order("a").fetchall() == [(2, 2), (3, 2)]
+    assert wlr.read(copy, "t").order("a").fetchall() == [(2, 2), (3, 2)]
     with pytest.raises(InvalidError, match=r"other\.duckdb is not a master"):
         duckdb.connect(other)

@@ -16,7 +16,7 @@ import shlex
 import threading
 import weakref
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, SupportsInt, TypeVar, cast
 
 import duckdb
 from duckdb import _relation
@@ -212,18 +212,19 @@ class CapturedAppender:
 
 
 _SPLIT_MOST = 1000
+# For type checkers; DuckDB's class can be neither derived from nor constructed.
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as _Declared
+else:
+    _Declared = object
 
 
-class Connection:
+class Connection(_Declared):
     """Same methods, results and errors as `duckdb.DuckDBPyConnection`; made by `wlc.connect`.
 
     Every statement that may write is captured: SQL text by `_run_text`, calls by `_write`. Read-only calls go directly
     to DuckDB. Methods that are not defined here are in the lists above; there are no others.
     """
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, shared: Shared, raw: duckdb.DuckDBPyConnection) -> None:
         self._raw = raw
@@ -401,7 +402,7 @@ class Connection:
         """The next row."""
         return self._settled().fetchone()
 
-    def fetchmany(self, size: int = 1) -> list[tuple[Any, ...]]:
+    def fetchmany(self, size: SupportsInt = 1) -> list[tuple[Any, ...]]:
         """The next rows."""
         return self._settled().fetchmany(size)
 
@@ -434,14 +435,14 @@ class Connection:
         self._outcome, self._count = StatementOutcome(count, f"SELECT {count}::BIGINT AS Count"), count
         return self
 
-    def appender(self, table: str, **options: Any) -> CapturedAppender:
+    def appender(self, table: str, **options: Any) -> CapturedAppender:  # type: ignore[override]
         """An appender whose every flush is captured."""
         is_insert = options.get("action", "insert") == "insert"
         parts = tuple(_relation._split_qualified(table))
         effect = AppendEffect(parts, reports=False) if is_insert else UnknownEffect(frozenset({parts[-1].lower()}))
         return CapturedAppender(self._raw.appender(table, **options), partial(self._write, effect))
 
-    def query_appender(self, dml: str, columns: Any, **options: Any) -> CapturedAppender:
+    def query_appender(self, dml: str, columns: Any, **options: Any) -> CapturedAppender:  # type: ignore[override]
         """An appender that runs a statement over its rows; every flush is captured."""
         effect = UnknownEffect(words(dml))
         return CapturedAppender(self._raw.query_appender(dml, columns, **options), partial(self._write, effect))
