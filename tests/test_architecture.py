@@ -98,6 +98,8 @@ HOMES = {
         "wlc/dialect/duckdb/",
         "wlr/care/farm_audit.py",
     ),
+    # `duckdb.connect` may be replaced by a program; `engine.connect` stays.
+    "_duckdb": ("wlc/dialect/duckdb/engine.py",),
     "psycopg": ("wlc/dialect/postgres/", "wlc/capture/postgres/", "wlr/engine/postgres/"),
     "adbc_driver_postgresql": ("wlc/capture/postgres/",),
     "confluent_kafka": ("wlr/reading/feeds/kafka.py",),
@@ -712,6 +714,18 @@ def test_every_function_does_one_thing() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX} == {}
+
+
+def test_duckdb_is_connected_to_in_one_way() -> None:
+    """A program may set `duckdb.connect = wlc.connect`; then a call of it in the product would call itself for ever."""
+    found = {
+        relative(file)
+        for file in sources()
+        for node in nodes_of(file)
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) == "duckdb.connect")
+        or (isinstance(node, ast.ImportFrom) and node.module == "duckdb" and "connect" in [n.name for n in node.names])
+    }
+    assert found == set()
 
 
 def test_sql_reads_parquet_files_in_one_way() -> None:

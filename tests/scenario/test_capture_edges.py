@@ -355,7 +355,7 @@ def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
                 refused.append(str(error))
 
     def run(connection: Any) -> None:
-        if isinstance(connection, duckdb.DuckDBPyConnection):
+        if type(connection) is duckdb.DuckDBPyConnection:
             return
         threads = [threading.Thread(target=write, args=(connection, number)) for number in range(3)]
         for thread in threads:

@@ -5,12 +5,14 @@ Oslo is the primary, rome and paris are secondaries. Names such as e8, x2 and c2
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+import duckdb
 import pytest
 
 import wlc
@@ -203,8 +205,9 @@ def test_a_lock_that_would_protect_nothing_is_refused(few: Outcome, query: str, 
     with wlc.connect(few.sites.file("rome")) as connection:
         with pytest.raises(InvalidError, match=why):
             connection.execute(f"{query} FOR UPDATE")
-        with pytest.raises(InvalidError, match="a relation"):
-            connection.sql(f"{query} FOR UPDATE")
+        for sql in (connection.sql, functools.partial(duckdb.sql, connection=connection)):
+            with pytest.raises(InvalidError, match="a relation"):
+                sql(f"{query} FOR UPDATE")
         # The transaction goes on.
         connection.execute("BEGIN; SELECT * FROM r2_t WHERE k = 1 FOR SHARE; ROLLBACK")
 

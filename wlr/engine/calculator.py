@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.dialect.duckdb import engine
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
 from wlr.replay.plan.failure import DISK_FULL, MEMORY_HINT, MEMORY_VARIABLE, StepError
@@ -47,7 +48,7 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
         threads: Maximal number of threads; all cores if omitted.
         memory: Memory limit, such as "2GB", unless the environment sets one; DuckDB's own default if omitted.
     """
-    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    connection = engine.connect(config={"python_enable_replacements": "false"})
     connection.execute(f"SET temp_directory = {literal(str(work / 'spill'))}")
     # Keys are kept as text, and the text of a zoned time depends on the session's zone.
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
@@ -107,7 +108,7 @@ def _taken_ahead() -> duckdb.DuckDBPyConnection | None:
 
 
 def _connect_free() -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    connection = engine.connect(config={"python_enable_replacements": "false"})
     # The log records the time zone of a statement that ran in another one.
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     return connection

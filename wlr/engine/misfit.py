@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import duckdb
-
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import quote
@@ -37,7 +36,7 @@ def misfit(change: TableChange, layout: Layout, fetch: Callable[[TableFile], Pat
                 query = f"""SELECT {text} FROM {rows}
                     WHERE _tick BETWEEN {read.first} AND {read.last} AND {text} IS NOT NULL
                     AND {read_text_sql(types[column], text)} IS NULL LIMIT 1"""
-                with duckdb.connect() as connection:
+                with engine.connect() as connection:
                     found = connection.execute(query).fetchall()
                 shown = f": {found[0][0]}" if found else ""
                 return f"column {column} has a value that does not fit {types[column]}{shown[:100]}"

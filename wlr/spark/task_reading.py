@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
+from wlc.dialect.duckdb import engine
 from wlc.dialect.sql import literal
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
@@ -98,7 +99,7 @@ def run(
         UnavailableError: The machine failed.
         CorruptError: A file has other columns than in the log.
     """
-    with tempfile.TemporaryDirectory(prefix="dbfarm-spark-") as scratch, _reading(), duckdb.connect() as connection:
+    with tempfile.TemporaryDirectory(prefix="dbfarm-spark-") as scratch, _reading(), engine.connect() as connection:
         # A task has one core; other tasks use the other cores.
         connection.execute("SET threads = 1")
         connection.execute(f"SET memory_limit = {literal(memory)}")

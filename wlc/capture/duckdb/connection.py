@@ -16,12 +16,12 @@ import shlex
 import threading
 import weakref
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, SupportsInt, TypeVar, cast
 
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import for_update
+from wlc.capture.duckdb import for_update, module_functions
 from wlc.capture.duckdb.analysis import (
     UNKNOWN,
     AppendEffect,
@@ -42,7 +42,7 @@ from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableErr
 from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 
 _Method = TypeVar("_Method", bound="Callable[..., Any]")
@@ -101,7 +101,6 @@ _PASSED_ON = (
     "_statement_count",
     "_table_kind",
     "array_type",
-    "checkpoint",
     "create_function",
     "decimal_type",
     "disable_profiling",
@@ -213,18 +212,19 @@ class CapturedAppender:
 
 
 _SPLIT_MOST = 1000
+# For type checkers; DuckDB's class can be neither derived from nor constructed.
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as _Declared
+else:
+    _Declared = object
 
 
-class Connection:
+class Connection(_Declared):
     """Same methods, results and errors as `duckdb.DuckDBPyConnection`; made by `wlc.connect`.
 
     Every statement that may write is captured: SQL text by `_run_text`, calls by `_write`. Read-only calls go directly
     to DuckDB. Methods that are not defined here are in the lists above; there are no others.
     """
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, shared: Shared, raw: duckdb.DuckDBPyConnection) -> None:
         self._raw = raw
@@ -238,6 +238,15 @@ class Connection:
         self.make_taker: Callable[[], Any] = lambda: None
         self._before_close: list[Callable[[], None]] = []
         self._finalizer = weakref.finalize(self, _release, raw, shared, self._before_close)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """For `isinstance`; DuckDB's class can be neither derived from nor constructed."""
+        return duckdb.DuckDBPyConnection
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied or pickled, as DuckDB's connection does."""
+        return self._raw.__reduce_ex__(protocol)
 
     @property
     def wlc(self) -> Any:
@@ -297,18 +306,6 @@ class Connection:
         if kept is not None and (self._outcome is None or self._outcome.held is None):
             self._outcome, self._count = kept, -1
 
-    def sql(self, query: Any, *, alias: str = "", params: Any = None) -> Any:
-        """Run SQL; a query becomes a relation. See DuckDB's `sql`."""
-        if isinstance(query, str) and self._shared.site is not None and for_update.locks(query):
-            raise InvalidError(
-                "a relation, which runs later and as often as it is used, cannot have FOR UPDATE or FOR SHARE",
-                hint="connection.execute(…).fetchall() reads the rows once",
-            )
-        return _relation.sql(self, query, alias=alias, params=params)  # type: ignore[arg-type]
-
-    query = sql
-    from_query = sql
-
     def begin(self) -> Self:
         """Start a transaction."""
         return self.execute("BEGIN TRANSACTION")
@@ -326,6 +323,12 @@ class Connection:
             self._raw.rollback()
             return self
         return self.execute("ROLLBACK")
+
+    def checkpoint(self) -> Self:
+        """Write the write-ahead log into the file; the last result is dropped, as in DuckDB."""
+        self._outcome, self._count = None, None
+        self._raw.checkpoint()
+        return self
 
     def _statements(self, query: Any) -> tuple[tuple[str, str], ...]:
         """Text and type of each statement; remembered, because parsing takes time."""
@@ -399,12 +402,9 @@ class Connection:
         """The next row."""
         return self._settled().fetchone()
 
-    def fetchmany(self, size: int = 1) -> list[tuple[Any, ...]]:
+    def fetchmany(self, size: SupportsInt = 1) -> list[tuple[Any, ...]]:
         """The next rows."""
         return self._settled().fetchmany(size)
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self.fetchone, None)
 
     @property
     def description(self) -> Any:
@@ -435,14 +435,14 @@ class Connection:
         self._outcome, self._count = StatementOutcome(count, f"SELECT {count}::BIGINT AS Count"), count
         return self
 
-    def appender(self, table: str, **options: Any) -> CapturedAppender:
+    def appender(self, table: str, **options: Any) -> CapturedAppender:  # type: ignore[override]
         """An appender whose every flush is captured."""
         is_insert = options.get("action", "insert") == "insert"
         parts = tuple(_relation._split_qualified(table))
         effect = AppendEffect(parts, reports=False) if is_insert else UnknownEffect(frozenset({parts[-1].lower()}))
         return CapturedAppender(self._raw.appender(table, **options), partial(self._write, effect))
 
-    def query_appender(self, dml: str, columns: Any, **options: Any) -> CapturedAppender:
+    def query_appender(self, dml: str, columns: Any, **options: Any) -> CapturedAppender:  # type: ignore[override]
         """An appender that runs a statement over its rows; every flush is captured."""
         effect = UnknownEffect(words(dml))
         return CapturedAppender(self._raw.query_appender(dml, columns, **options), partial(self._write, effect))
@@ -465,6 +465,11 @@ class Connection:
         return self._raw._submit(outcome.rows, None, format, batch_size)
 
     def _prepare_script(self, sql: Any, values: Any = None, **options: Any) -> Any:
+        if isinstance(sql, str) and self._shared.site is not None and for_update.locks(sql):
+            raise InvalidError(
+                "a relation, which runs later and as often as it is used, cannot have FOR UPDATE or FOR SHARE",
+                hint="connection.execute(…).fetchall() reads the rows once",
+            )
         statements = self._statements(sql)
         self._shared.rescue()
         if len(statements) < 2:
@@ -509,6 +514,7 @@ class Connection:
         if not self._finalizer.alive:
             return
         self._finalizer.detach()
+        self._outcome, self._count = None, None
         failure = _release(self._raw, self._shared, self._before_close)
         if isinstance(failure, (UnavailableError, MissingError)):
             raise _unpublished(failure, self._shared) from failure
@@ -551,6 +557,7 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
 
 
 install(Connection)
+module_functions.accept(Connection)
 
 
 def _kind(statement: duckdb.Statement) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.capture.duckdb import home
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import literal
 from wlc.farm.errors import InvalidError, UnavailableError
@@ -44,7 +45,7 @@ def connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> d
     """
     try:
         with alone(source):
-            return duckdb.connect(source, read_only=read_only, config=config or {})
+            return engine.connect(source, read_only=read_only, config=config or {})
     except duckdb.IOException as error:
         text = str(error)
         if "lock" in text.lower():

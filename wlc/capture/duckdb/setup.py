@@ -35,7 +35,7 @@ def check() -> None:
     Raises:
         UnsupportedError: The installed DuckDB behaves otherwise; the hint names the supported versions.
     """
-    with duckdb.connect() as connection:
+    with engine.connect() as connection:
         check_connection(connection)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-import duckdb
-
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.digest import EMPTY, Ledger, after, differing
@@ -17,6 +16,8 @@ from wlc.farm.schema_fold import table_names
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    import duckdb
 
     from wlc.farm.log_columns import Transactions
     from wlc.farm.model import Batch, Digest, Layout, Record, TableFile
@@ -139,7 +140,7 @@ class _Follower:
 
 def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Digest]:
     """Digest the rows of tables: layout and files of each table whose files have the columns of the table."""
-    with duckdb.connect(config={"threads": "2"}) as connection:
+    with engine.connect(config={"threads": "2"}) as connection:
         return {
             name: sum_rows(connection, layout, rows_of(*files)) if files else EMPTY
             for name, (layout, files) in tables.items()

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from wlc.capture.postgres.types import always_fits
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
@@ -303,7 +304,7 @@ class RowDatabase:
             # It has used its last one.
             self.close()
         if self._connection is None:
-            self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
+            self._connection = engine.connect(config={"python_enable_replacements": "false"})
             self._connection.execute(f"SET temp_directory = {literal(str(folder))}; SET TimeZone = 'UTC'")
             self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
             query = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"

@@ -26,6 +26,7 @@ from wlc.capture.postgres.master_connection import ArrowReader, connect, talking
 from wlc.capture.postgres.objects import CATALOG_OF_TABLES, in_order, needs
 from wlc.capture.postgres.row_store import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.parquet_sql import KEPT
 from wlc.dialect.duckdb.snapshot import report_copied
 from wlc.dialect.postgres.text import read_text_sql
@@ -155,7 +156,7 @@ class _Copier:
         self._folder = folder
         self._stack = ExitStack()
         self._reader = self._stack.enter_context(ArrowReader(url))
-        self._connection = self._stack.enter_context(duckdb.connect(config={"python_enable_replacements": "false"}))
+        self._connection = self._stack.enter_context(engine.connect(config={"python_enable_replacements": "false"}))
         self._connection.execute(f"SET memory_limit = {literal(memory_limit())}; SET TimeZone = 'UTC'; SET threads = 1")
         self._connection.execute(f"SET temp_directory = {literal(str(memory))}")
         self._connection.execute("SET arrow_large_buffer_size = true")

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import duckdb
-
+from wlc.dialect.duckdb import engine
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal
 from wlc.dialect.types import BY_NAME, TABLE
@@ -57,7 +56,7 @@ def constant_sql(declared: str, value: str) -> str:
     if declared.endswith("[]"):
         # A default must not contain a lambda.
         element = declared.removesuffix("[]")
-        with duckdb.connect() as connection:
+        with engine.connect() as connection:
             ((found,),) = connection.execute(f"SELECT {read_text_sql('VARCHAR[]', literal(value))}").fetchall()
         items = ("NULL" if item is None else read_text_sql(element, literal(item)) for item in found or ())
         read = f"CAST({literal(value) if found is None else f'[{chr(44).join(items)}]'} AS {declared})"

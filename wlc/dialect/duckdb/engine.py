@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+# The only way in which dbfarm itself connects: a program may set `duckdb.connect = wlc.connect`.
+from _duckdb import connect as connect
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -103,7 +106,7 @@ def is_zoned(types: Sequence[str]) -> bool:
 def functions() -> Mapping[str, tuple[Overload, ...]]:
     """Return DuckDB's own functions by lower-case name; an extension that is loaded later adds others."""
     found: dict[str, list[Overload]] = {}
-    with duckdb.connect() as connection:
+    with connect() as connection:
         for name, kind, stability, parameters, *texts in connection.execute(_FUNCTIONS).fetchall():
             overload = Overload(kind, stability, tuple(each or "" for each in parameters), *texts)
             found.setdefault(name, []).append(overload)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from wlc.dialect.duckdb import engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import duckdb
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -153,5 +153,5 @@ def nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 @cache
 def _macro_calls(definition: str) -> frozenset[WrittenCall]:
-    with duckdb.connect() as connection:
+    with engine.connect() as connection:
         return calls_in(connection, definition)

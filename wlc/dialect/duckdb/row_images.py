@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import duckdb
-
+from wlc.dialect.duckdb import engine
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import BY_NAME, storage_type
@@ -70,7 +69,7 @@ def _rows_of(path: Path, file: TableFile, first: int | None, last: int | None) -
         f"_tick {comparison} {tick}" for comparison, tick in ((">=", first), ("<=", last)) if tick is not None
     )
     where = f" WHERE {bounds}" if bounds else ""
-    with duckdb.connect() as connection:
+    with engine.connect() as connection:
         found = connection.execute(f"SELECT {selected} FROM {rows_of(path)}{where} ORDER BY _tick, _weight")
         while chunk := found.fetchmany(FETCH_ROWS):
             for tick, weight, *values in chunk:

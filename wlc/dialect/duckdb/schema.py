@@ -305,9 +305,9 @@ def _parameter(name: str, declared: str | None, default: str | None) -> str:
 
 def _scratch(connection: duckdb.DuckDBPyConnection, catalog: str) -> duckdb.DuckDBPyConnection:
     """Open an empty database in memory under the catalog's name, with the extensions that the master has loaded."""
-    import duckdb  # Readers of the farm's format import this package without DuckDB.
+    from wlc.dialect.duckdb import engine  # Readers of the farm's format import this package without DuckDB.
 
-    scratch = duckdb.connect(":memory:", config={"threads": 1})
+    scratch = engine.connect(":memory:", config={"threads": 1})
     if catalog != "memory":
         scratch.execute(f"ATTACH ':memory:' AS {quote(catalog)}")
     loaded = "SELECT extension_name FROM duckdb_extensions() WHERE loaded"
