@@ -73,7 +73,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     for path in old.values():
         wlr.replicate(hand.url, into=path, tick=2, engine="local", register=False)
     wlr.snapshot_from_log(hand.url, engine="local")
-    wlr.replicate(hand.url, into=folder / "early.duckdb", tick=5)
+    wlr.replicate(hand.url, into=folder / "early.duckdb", tick=5, register=True)
     hand.publish([Rows("t", ("9, 'late'",))], [Rows("bag", ("'w'",))])
     hand.publish([Rows("t", ("10, 'last'",), ("9, 'late'",))])
     made = Sound(folder, folder / "farm" / "sales", old, {}, {})

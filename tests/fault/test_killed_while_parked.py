@@ -85,7 +85,7 @@ def test_rows_that_cannot_come_back_are_named(shop: Sites) -> None:
         connection.execute("INSERT INTO orders VALUES (9, 1, 'X')")
     with pytest.raises(UnavailableError, match=r'main\.orders into "rome"\.wlc\."parked 0", and cannot') as caught:
         wlc.flush(shop.file("rome"))
-    assert "undo what was written to the file without dbfarm" in str(caught.value.hint)
+    assert "undo later changes to the file that were made without dbfarm" in str(caught.value.hint)
     with duckdb.connect(shop.file("rome")) as connection:
         connection.execute("DELETE FROM orders WHERE id = 9")
     wlc.flush(shop.file("rome"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*without wlc.connect:UserWarning")]
 
 _APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
-_COMMAND = re.compile(r"wl[cr] .*?(?= at | makes | skips |;|$)")
+_COMMAND = re.compile(r"wl[cr] .*?(?= at | makes | rebuilds | skips |;|$)")
 
 
 @dataclass(frozen=True)

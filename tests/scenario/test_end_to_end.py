@@ -197,7 +197,7 @@ def test_what_was_pruned_is_refused_and_the_nearest_reachable_tick_is_named(ten:
 @pytest.mark.slow
 def test_a_registered_replica_holds_its_log_files_back(ten: Path, tmp_path: Path) -> None:
     replica = tmp_path / "replica.duckdb"
-    wlr.replicate(ten, into=replica, tick=2)
+    wlr.replicate(ten, into=replica, tick=2, register=True)
     wlc.snapshot(ten)
     assert wlc.prune(ten, keep_for="0s").delete_batches == ()
     # The log that is kept begins with the first snapshot, which is not to be taken for an empty database.

@@ -342,7 +342,7 @@ def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
     with pytest.raises(ExpiredError) as caught:
         shop.feed(behind, name="behind", rotate=10**9, max_bytes=10**6, drop=True, storage_options=options)
     assert caught.value.hint is not None
-    assert shlex.split(caught.value.hint.partition(" goes on ")[0]) == [
+    assert shlex.split(caught.value.hint.partition(" continues ")[0]) == [
         *("wlr", "feed", "shop", "--farm", shop.farm, "--to", str(behind), "--max-bytes", "1000000", "--drop"),
         *("--name", "behind", "--rotate", "1000000000", "--storage-option", "secret=…"),
         *("--storage-option", "client_kwargs.use_ssl=true", "--from", "snapshot"),
@@ -819,7 +819,7 @@ def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
         out = tmp_path / f"{start}.jsonl"
         with pytest.raises(ExpiredError, match=f"ended at tick {began - 1}") as caught:
             shop.feed(out, start=start)
-        assert "--from snapshot goes on" in str(caught.value.hint)
+        assert "--from snapshot continues" in str(caught.value.hint)
         assert shop.feed(out, start="snapshot").records == 3
 
 

@@ -74,7 +74,7 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     with duckdb.connect(str(own)) as connection:
         assert connection.execute("FROM U").fetchall() == [(7,)]
         assert connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
-    with pytest.raises(InvalidError, match="is a replica, whose tables"):
+    with pytest.raises(InvalidError, match="is a replica, and its tables"):
         wlr.attach(lake, copy)
     with pytest.raises(InvalidError, match="wlr lake attach is for Parquet replicas"):
         wlr.attach(copy, own)

@@ -155,7 +155,7 @@ def test_a_site_that_joined_after_a_deletion_knows_of_it(tmp_path: Path) -> None
     sites.join("york")
     sites.write("york", "INSERT INTO t VALUES (9, 'york')")
     # What york began with, rome does not have, and finds in oslo's log.
-    with pytest.raises(ExpiredError, match="what site york contained before batch 1"):
+    with pytest.raises(ExpiredError, match="the past of batch 1 of site york"):
         take_from(sites, "york>rome")
     sites.write("york", "DELETE FROM t WHERE k = 9")
     # York has nothing of key 1, and reads rome's change first.

@@ -136,7 +136,7 @@ def test_ticks_before_the_first_snapshot_of_a_restored_site_are_refused_by_all_t
         for target in (into, behind):
             with pytest.raises(InvalidError, match=f"cannot be restored: tick {end} is followed by history") as caught:
                 wlr.replicate(log.url, into=target, register=False, **stop)
-            assert caught.value.hint == f"The nearest reachable: --tick {end} and --tick {start}."
+            assert caught.value.hint == f"The nearest that can be reached: --tick {end} and --tick {start}."
         with pytest.raises(InvalidError, match="cannot be restored"):
             wlr.read(log.url, "t", **stop)
     for tick in (end, start):

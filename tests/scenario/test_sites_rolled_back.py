@@ -157,7 +157,7 @@ def test_a_secondary_whose_folder_lacks_what_nobody_took(tmp_path: Path) -> None
     found.restore_folder()
     with pytest.raises(FencedError, match="was lost or rolled back") as refused:
         found.sites.take("rome")
-    assert "--site rome --again, after which the former file alone has" in str(refused.value.hint)
+    assert "--site rome --again, after which only the former file has" in str(refused.value.hint)
     found.sites.join("rome", again=True)
     with attached(found.file.with_name("rome.duckdb.1")) as former:
         assert (11, "lost") in former.execute("FROM t").fetchall()

@@ -332,7 +332,7 @@ def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> N
     wlc.prune("shop", farm=town.farm, deadline=timedelta(0), keep_for="0s")
     with pytest.raises(ExpiredError) as caught:
         feed()
-    assert re.search(r"wlr feed shop .*--upstream auto.* --from snapshot goes on", str(caught.value.hint))
+    assert re.search(r"wlr feed shop .*--upstream auto.* --from snapshot continues", str(caught.value.hint))
     assert feed(start="snapshot").records == 4
 
 
@@ -550,7 +550,7 @@ def test_a_relay_that_was_restored_is_behind_and_has_no_other_past(
     for name in readers:
         with pytest.raises(CorruptError, match=lost) as caught:
             feed[name]()
-        assert re.search(r"wlr feed shop .* --from snapshot goes on", str(caught.value.hint))
+        assert re.search(r"wlr feed shop .* --from snapshot continues", str(caught.value.hint))
     assert feed["y"](start="snapshot").records == 2
 
 
