@@ -1,13 +1,17 @@
 """Check that a table's data files have the columns, types and NOT NULL values of its layout.
 
 Only the footers of the files are read.
+
+Parquet files as DuckDB describes them, and errors for unreadable ones.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet import described, reading
+import duckdb
+
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
@@ -15,11 +19,10 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    import duckdb
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from wlc.farm.model import Layout, SnapshotTable
+
 
 _OF_IMAGES = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"))
 _SHOWN_MAX = 200
@@ -105,3 +108,29 @@ def _difference(found: Sequence[tuple[str, str]], expected: Sequence[tuple[str, 
         if own != kind:
             return f"its column {name[:_SHOWN_MAX]} is {own[:_SHOWN_MAX]}, the layout says {kind[:_SHOWN_MAX]}"
     return "its columns are in another order than the layout's"
+
+
+_SHOWN_MAX = 200
+_OF_FILES = (duckdb.InvalidInputException, duckdb.BinderException, duckdb.ConversionException)
+
+
+def described(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, str]]:
+    """Return the names and types of a query's columns, in order."""
+    return [(str(row[0]), str(row[1])) for row in connection.execute(f"DESCRIBE {query}").fetchall()]
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Translate DuckDB's errors about unreadable files.
+
+    Raises:
+        CorruptError: They are no Parquet files, or not of one table.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        # Some errors about the bytes of a file have no specific class.
+        if type(error) is not duckdb.Error and not isinstance(error, _OF_FILES):
+            raise
+        message = f"{where[:_SHOWN_MAX]} cannot be read: {str(error).splitlines()[0]}"
+        raise CorruptError(message, path=where) from error

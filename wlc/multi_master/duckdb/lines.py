@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.dialect.duckdb.catalog import replaced_columns
-from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
-from wlc.dialect.duckdb.parquet import reading
+from wlc.dialect.duckdb.file_columns import reading, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql, storage_type, store_sql

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
-from wlc.dialect.duckdb.parquet import reading
+from wlc.dialect.duckdb.file_columns import reading, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT
