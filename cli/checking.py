@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import wlr
-from wlc.farm.errors import InvalidError
 from wlr.care.findings import check_drill, check_verified
 from wlr.engine.adapters import locate as place_of
 
-from .options import Farm, StorageOptions, Target, storage_options
+from .options import Farm, StorageOptions, Target, agree, storage_options
 from .output import Listing, Report, counted, record
 from .progress import working
 
@@ -134,10 +132,7 @@ def _agree(found: wlr.Promoted, target: str, lose: int, options: list[str] | Non
     )
     given = "".join(f" --storage-option {shlex.quote(each)}" for each in options or ())
     command = f"wlr promote {shlex.quote(target)}{f' --lose {lose}' if lose else ''}{given} --yes"
-    if not sys.stdin.isatty():
-        raise InvalidError("a promotion takes the former master's place, which needs your agreement", hint=command)
-    if not typer.confirm("Go on?", err=True):
-        raise InvalidError("nothing was changed", hint=command)
+    agree("a promotion takes the former master's place, which", command)
 
 
 # Each with the example that its help shows.

@@ -6,6 +6,7 @@ Options that filter rows, columns and values.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -181,3 +182,21 @@ def tick_range(text: str) -> tuple[int | None, int | None]:
 
 def _bad_range(text: str) -> InvalidError:
     return InvalidError(f"{text!r} is not a range of ticks", hint="--tick 10:20, --tick 10:, --tick :20 or --tick 10")
+
+
+def agree(needed: str, hint: str, *, declined: str = "nothing was changed", instead: str | None = None) -> None:
+    """Ask whether to go on, once the question is on the screen.
+
+    Args:
+        needed: The act that needs an agreement, for the error of a run without a terminal.
+        hint: How to agree there.
+        declined: The message if the user declines.
+        instead: The hint then, if it is another one.
+
+    Raises:
+        InvalidError: There is no agreement.
+    """
+    if not sys.stdin.isatty():
+        raise InvalidError(f"{needed} needs your agreement", hint=hint)
+    if not typer.confirm("Go on?", err=True):
+        raise InvalidError(declined, hint=instead or hint)

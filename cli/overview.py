@@ -81,7 +81,7 @@ def log(
 
 
 def _or_warned(found: Iterable[LogEntry], database: FarmDatabase, choice: LogChoice) -> Iterator[LogEntry]:
-    """Go through entries; if there is none and no transaction names the table, suggest one that does."""
+    """Yield entries. If no transaction of the log names the chosen table, warn with the tables that are named."""
     from wlc.farm import history
 
     is_empty = True

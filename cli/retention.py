@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from wlc.farm.clock import format_age, format_time
 from wlc.farm.errors import ChangedSinceError, InvalidError
 from wlc.farm.human_form import format_bytes
 
-from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
+from .options import Database, Farm, Source, StorageOptions, agree, storage_options, tick_range
 from .output import Fields, Listing, Numbers, Report, Value, counted, record, text
 from .progress import working
 
@@ -201,13 +200,9 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
         f" {_shown(found.after)}.",
         err=True,
     )
-    if not sys.stdin.isatty():
-        raise InvalidError(
-            f"{db} has no policy of retention, so deleting these files needs your agreement",
-            hint=f"wlc retention {place} --keep 30d keeps 30 days; or agree: {agreed}",
-        )
-    if not typer.confirm("Go on?", err=True):
-        raise InvalidError("nothing was deleted", hint=f"wlc retention {place} --keep 30d keeps 30 days")
+    instead = f"wlc retention {place} --keep 30d keeps 30 days"
+    needed = f"{db} has no policy of retention, so deleting these files"
+    agree(needed, f"{instead}; or agree: {agreed}", declined="nothing was deleted", instead=instead)
 
 
 def _shown(window: Window | None) -> str:

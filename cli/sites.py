@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from wlc.farm.addresses import without_password
 from wlc.farm.errors import InvalidError
 
 from .following import in_rounds
-from .options import Database, Farm, Follow, Source, StorageOptions, beat_of, storage_options
+from .options import Database, Farm, Follow, Source, StorageOptions, agree, beat_of, storage_options
 from .output import Listing, Report, Value, in_columns, record
 from .progress import working
 
@@ -121,13 +120,9 @@ def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | No
         err=True,
     )
     command = f"wlc site join {shlex.quote(source)} {_place(name, farm)} --site {site} --again --yes"
-    if not sys.stdin.isatty():
-        raise InvalidError(
-            f"if site {site} rejoins, it discards untaken transactions, which needs your agreement",
-            hint=f"take it first, if the primary still can: wlc site take PRIMARY; or agree: {command}",
-        )
-    if not typer.confirm("Go on?", err=True):
-        raise InvalidError("nothing was changed", hint="take it first, if the primary still can: wlc site take PRIMARY")
+    instead = "take it first, if the primary still can: wlc site take PRIMARY"
+    needed = f"if site {site} rejoins, it discards untaken transactions, which"
+    agree(needed, f"{instead}; or agree: {command}", instead=instead)
 
 
 def take(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 from wlc.farm.errors import InvalidError
@@ -35,6 +36,11 @@ _LOGIN = re.compile(r"[\w+.-]+:[^@]*@.*", re.DOTALL)
 _PLAIN_URL = re.compile(
     rf"[^:@/?]*@{_HOST}(?:,{_HOST})*(?:/[^?]*)?|{_HOST}(?:,{_HOST})*(?:/[^?@]*)?|[^:@/?]*(?:/[^?]*)?", re.DOTALL
 )
+
+
+def absolute(url: str) -> str:
+    """Return a URL or path that means the same from any working directory."""
+    return url if "://" in url else str(Path(url).absolute())
 
 
 def is_connection_string(text: str) -> bool:

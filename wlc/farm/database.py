@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import newest_batches, paths
+from wlc.farm.addresses import absolute
 from wlc.farm.config import decode_config, encode_config, first_config, is_behind, with_batch, with_snapshot
 from wlc.farm.documents import Document
 from wlc.farm.errors import CorruptError, FarmError, FencedError, GapError, InvalidError
@@ -113,8 +114,7 @@ def witness_of(options: Mapping[str, Any] | None, url: str) -> Witness | None:
     file = (options or {}).get(WITNESS) or os.environ.get(VARIABLE)
     if not file:
         return None
-    place = url if "://" in url else str(Path(url).absolute())
-    return Witness(Path(str(file)).expanduser().absolute(), place)
+    return Witness(Path(str(file)).expanduser().absolute(), absolute(url))
 
 
 _UPLOADS = 8

@@ -7,9 +7,9 @@ import shlex
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.farm.addresses import absolute
 from wlc.farm.clock import utc_now
 from wlc.farm.config import BEAT_S, STARTED, STOPPED, parse_beat
 from wlc.farm.database import FarmDatabase, open_database
@@ -17,7 +17,7 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.log_end import chain_after, end_log, final_batch
 from wlc.farm.model import Origin
 from wlc.farm.paths import LOGS, check_database_name
-from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
+from wlc.farm.seal.keys import options_to_remember
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import database_of
@@ -51,20 +51,17 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     # A copy publishes into the same farm, too, unless its owner specifies another.
     known = source.state
     farm = wish.farm or os.environ.get("WLC_FARM") or (_home(known) if known else _beside(source))
-    farm = _absolute(farm)
+    farm = absolute(farm)
     # Remembered options belong to one farm.
     options = lay_over(known.options if known and farm in (known.farm, _home(known)) else {}, wish.storage_options)
-    # Later publishers must not forget that the farm has keys.
-    options |= Keys(options).noted()
-    database = open_database(name, farm, options)
+    to_remember = options_to_remember(options)
+    database = open_database(name, farm, {**options, **to_remember})
     database.keys.check()
     database.store.probe()
-    # The user must permit unencrypted older objects every time.
-    options = {key: value for key, value in options.items() if key != ALLOW_UNENCRYPTED}
     is_copied_here = known is not None and (known.farm, known.name) == (farm, name) and not wish.is_moved
     joins = wish.membership is not None and wish.membership.is_replica
     place = _Place(database, old, source.elsewhere() if is_copied_here else None, joins)
-    _begin(source, place, replace(wish, farm=farm, storage_options=options))
+    _begin(source, place, replace(wish, farm=farm, storage_options=to_remember))
     return database
 
 
@@ -86,7 +83,7 @@ def _former(source: Source, wish: Wish) -> MasterState | None:
 def _moved_place(source: Source, old: MasterState, wish: Wish) -> FarmDatabase:
     """Return the place of a master that continues; its farm may have been moved, too, for example with its folder."""
     given = wish.farm or os.environ.get("WLC_FARM")
-    for farm in dict.fromkeys(_absolute(url) for url in (given, old.farm, _beside(source)) if url):
+    for farm in dict.fromkeys(absolute(url) for url in (given, old.farm, _beside(source)) if url):
         database = database_of(old, wish.storage_options, farm)
         with suppress(MissingError):
             if database.config().history == old.history:
@@ -144,7 +141,7 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
         source.check()
     database = place.database
     if wish.logs is not None:
-        database.probe_logs(_absolute(wish.logs))
+        database.probe_logs(absolute(wish.logs))
     present = _claimable(place)
     # An interrupted join has published nothing, and its peers do not know all of its histories.
     end = final_batch(database, present) if present is not None and not place.is_site else None
@@ -172,11 +169,6 @@ def _home(state: MasterState) -> str:
 def _beside(source: Source) -> str:
     """Return the farm of a source for which no other is given."""
     return str(source.default_folder / "dbfarm")
-
-
-def _absolute(url: str) -> str:
-    """Return a URL or path that means the same from any working directory."""
-    return url if "://" in url else str(Path(url).absolute())
 
 
 def _claimable(place: _Place) -> Config | None:
@@ -245,7 +237,7 @@ def _first_state(
         vector={},
         parent=None,
         beat_s=former_beat_s if wish.beat_s is None else wish.beat_s,
-        logs=former_logs if wish.logs is None else _absolute(wish.logs),
+        logs=former_logs if wish.logs is None else absolute(wish.logs),
         options=wish.storage_options,
     )
     if present is None:

@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.addresses import absolute
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
-from wlc.farm.database import FarmDatabase, create_all, open_database
+from wlc.farm.database import create_all, open_database
 from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.health import change_health, read_health, sign_of
 from wlc.farm.model import Batch, Transaction
 from wlc.farm.paths import LOGS, log_path
 from wlc.farm.registry import this_user
-from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
+from wlc.farm.seal.keys import options_to_remember
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.masters import adapters
 from wlc.masters.contract import database_of
@@ -125,7 +126,6 @@ def begin(copy: Path, database: FarmDatabase, batch: Batch, chain: str) -> None:
     """Make a copy that holds the first batch of its history a master, in one transaction of its own."""
     farm, _, name = database.url.rpartition("/")
     config = database.config()
-    options = {**(database.storage_options or {}), **Keys(database.storage_options).noted()}
     state = MasterState(
         farm=farm,
         name=name,
@@ -138,7 +138,7 @@ def begin(copy: Path, database: FarmDatabase, batch: Batch, chain: str) -> None:
         parent=None,
         beat_s=config.beat_s,
         logs=config.logs,
-        options={key: value for key, value in options.items() if key != ALLOW_UNENCRYPTED},
+        options=options_to_remember(database.storage_options),
         state=STARTED,
     )
     with adapters.opened(copy) as source, source.working():
@@ -205,8 +205,7 @@ def divert(
     Raises:
         InvalidError: The master is not fenced off, it is a site, or the other farm has a database of its name.
     """
-    state, given = source.require_state(), os.fspath(farm)
-    url = given if "://" in given else str(Path(given).absolute())
+    state, url = source.require_state(), absolute(os.fspath(farm))
     if state.farm == url:
         return
     _refuse_unfenced(source, database)
@@ -220,7 +219,7 @@ def divert(
             raise InvalidError(message, hint="choose another folder: --rest-to FOLDER", path=rest.url) from error
     _copy_batch(database, rest, state.batch)
     source.adopt_place()
-    source.remember(replace(state, farm=url, logs=LOGS, fence=None, options=storage_options or {}))
+    source.remember(replace(state, farm=url, logs=LOGS, fence=None, options=options_to_remember(storage_options)))
 
 
 def _refuse_unfenced(source: Source, database: FarmDatabase) -> None:
@@ -247,10 +246,10 @@ def _copy_batch(database: FarmDatabase, rest: FarmDatabase, number: int) -> None
     batch, _ = database.read_batch(number, is_own=True)
     with tempfile.TemporaryDirectory(prefix="wlc-rest-") as folder:
         files: dict[str, Path] = {}
-        for number, file in enumerate(batch.files):
+        for place, file in enumerate(batch.files):
             local = database.fetch(file)
             # A store may take the file itself, which can be the farm's own.
-            files[file.file.path] = Path(shutil.copyfile(local, f"{folder}/{number}.parquet"))
+            files[file.file.path] = Path(shutil.copyfile(local, f"{folder}/{place}.parquet"))
             database.release(local)
         create_all(rest.logs, [file.file for file in batch.files], files)
     with suppress(AlreadyExistsError):

@@ -222,9 +222,9 @@ def _places(settings: ServiceSettings) -> dict[str, DatabasePlace]:
         else:
             database = getattr(item, "database", "") or getattr(item, "name", "")
             name = database.rstrip("/").rpartition("/")[2]
-            if (database, farm.url if farm else "") in places:
+            if (place := (database, farm.url if farm else "")) in places:
                 continue
-            places.add((database, farm.url if farm else ""))
+            places.add(place)
             name = name if name not in found else f"{item.farm}/{name}" if item.farm else section
         found[name] = DatabasePlace.of(database, farm)
     return found

@@ -83,7 +83,7 @@ class Home:
 
         Args:
             here: The file.
-            names: The file at the remembered path at present, None if there is none.
+            names: The file that stands at the remembered path now, None without a file.
         """
         is_same_path = self.path == here.path or (names is not None and names.is_file_of(here))
         return is_same_path and self.is_file_of(here)

@@ -3,8 +3,8 @@
 The prepared statement computes nothing and reads no table (see below). If its table has no foreign keys, its effect
 does not depend on its order among other INSERT statements of this kind: so the ticks that they take at their
 begin need not be in the order of their commits. Every other commit, and every reader of the journal, waits until all of
-them have ended. So nothing is published after a tick that is still open, and no snapshot is taken during their COMMIT,
-of which DuckDB 2.0 would show a part.
+them have ended. So nothing is published after a tick that is still open. No snapshot is taken during their COMMIT,
+because DuckDB 2.0 would show a part of the COMMIT.
 
 The prepared statement for an INSERT of one row that journals itself.
 

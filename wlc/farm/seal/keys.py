@@ -237,6 +237,15 @@ class Keys:
         return read_key_file(Path(os.environ[f"{variable}_FILE"]), kind)
 
 
+def options_to_remember(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options of a farm that a master remembers, so that later publishers do not forget that it has keys.
+
+    The user must permit unencrypted older objects every time.
+    """
+    kept = {name: value for name, value in (options or {}).items() if name != ALLOW_UNENCRYPTED}
+    return kept | Keys(options).noted()
+
+
 def without_keys(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that are for the file system itself."""
     return {name: value for name, value in (options or {}).items() if name not in NAMES}
