@@ -7,12 +7,13 @@ method of a captured connection, and pass all other calls on. Those that are wri
 from __future__ import annotations
 
 import builtins
+import sys
 from functools import wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-from duckdb import _relation, _seam
+from duckdb import _relation
 
 from wlc.dialect.duckdb import engine
 from wlc.farm.errors import InvalidError
@@ -32,7 +33,6 @@ def accept(captured: type[Any]) -> None:
             if isinstance(function, written_in_c) and hasattr(captured, function.__name__):
                 setattr(module, place, _calling_the_method(function, captured))
     duckdb.set_default_connection = _refusing(duckdb.set_default_connection, captured)
-    _seam.arrow_schema = _with_the_raw_connection(_seam.arrow_schema, captured)
 
 
 def _calling_the_method(function: Callable[..., Any], captured: type[Any]) -> Callable[..., Any]:
@@ -64,16 +64,19 @@ def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..
     return call
 
 
-def _with_the_raw_connection(function: Callable[..., Any], captured: type[Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def call(connection: Any, *args: Any) -> Any:
-        return function(connection._raw if type(connection) is captured else connection, *args)
-
-    return call
-
-
 def _unseen(call: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """DuckDB looks for a program's variables in the nearest frame that is not of its own package."""
     names = {"__name__": "duckdb", "__builtins__": builtins}
     copy = FunctionType(call.__code__, names, call.__name__, call.__defaults__, call.__closure__)
     return wraps(function)(copy)
+
+
+def hide_frames() -> None:
+    """Let DuckDB skip dbfarm's frames, as it skips its own, when it looks for the variables that a statement names.
+
+    Otherwise a variable of dbfarm would hide the program's of the same name. DuckDB goes by the name of the module in
+    which a frame's function stands. Modules that are imported later are hidden by the next call.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("wlc.") and not hasattr(module, "__path__"):
+            vars(module)["__name__"] = f"duckdb.{name}"
