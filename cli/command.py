@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from .programs import Program
 
 
+# Commands that pass what stands behind `--` on to another program; `obj` of their context is that command line.
+_WITH_COMMAND_LINE = frozenset({"exec"})
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
@@ -126,7 +128,7 @@ def command(
                     _refuse_memory(options)
                     _show_all(function(*args, **options), as_json, subject=named, quiet=quiet)
                 except (Exception, KeyboardInterrupt) as error:
-                    raise typer.Exit(0 if has_ended(error) else explain(error, verbose=verbose)) from error
+                    raise _exit_of(error, verbose=verbose) from error
 
         shared = [
             inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
@@ -150,6 +152,12 @@ def command(
         return function
 
     return register
+
+
+def _exit_of(error: BaseException, *, verbose: bool) -> typer.Exit:
+    if isinstance(error, typer.Exit):
+        return error
+    return typer.Exit(0 if has_ended(error) else explain(error, verbose=verbose))
 
 
 def _is_place(annotation: Any) -> bool:
@@ -346,6 +354,12 @@ def page_of_command(headings: Mapping[str, Sequence[str]]) -> type[TyperCommand]
     }
 
     class CommandPage(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if self.name in _WITH_COMMAND_LINE and "--" in args:
+                place = args.index("--")
+                args, ctx.obj = args[:place], args[place + 1 :]
+            return super().parse_args(ctx, args)
+
         def format_options(self, ctx: Any, formatter: Any) -> None:
             params = self.get_params(ctx)
             _list_options(formatter, "Arguments", (each for each in params if each.param_type_name == "argument"), ctx)

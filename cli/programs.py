@@ -53,7 +53,7 @@ WLC = Program(
         "wlc list": "see how all databases are",
     },
     {
-        "Write and publish": ("master", "sql", "run", "flush", "beat", "snapshot", "stop"),
+        "Write and publish": ("master", "sql", "exec", "run", "flush", "beat", "snapshot", "stop"),
         "Look": ("status", "tick", "clock", "log", "list", "doctor"),
         "Go back and delete": ("undo", "prune", "retention"),
     },

@@ -19,7 +19,7 @@ import typer
 from wlc.farm.clock import format_age
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 
-from .command import command, new_app, run_app
+from .command import command, explain, new_app, run_app
 from .interruption import stop_on_signal
 from .log_lines import log_report
 from .options import Database, Farm, Source, StorageOptions, beat_of, storage_options
@@ -227,6 +227,34 @@ def _sql_text(statements: str | None, file: str | None) -> str:
         return Path(str(file)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"cannot read {file}: {error}", hint="wlc sql SOURCE -f FILE", path=file) from error
+
+
+@command(app, "exec", example="sales.duckdb -- dbt run")
+def execute(
+    context: typer.Context,
+    sources: Annotated[
+        list[str], typer.Argument(metavar="FILE... -- COMMAND", help="The masters, and behind -- the command to run.")
+    ],
+    storage_option: StorageOptions = None,
+) -> None:
+    """Run a command, and capture what its Python processes write to DuckDB files.
+
+    The command needs no change: each connection to these files that it opens for writing is captured. Its exit code is
+    that of this command.
+    """
+    from wlc.masters.execution import execute as run
+
+    if not context.obj:
+        again = f"wlc exec {shlex.join(sources)} -- COMMAND"
+        raise InvalidError("the command to run is missing: it stands behind --", hint=again)
+    code, results = run(context.obj, sources, storage_options=storage_options(storage_option))
+    for source, result in results.items():
+        if isinstance(result, FarmError):
+            reason = explain(result)
+            code = code or reason
+        elif sys.stderr.isatty():
+            print(f"{source}: published up to tick {result}", file=sys.stderr)
+    raise typer.Exit(code)
 
 
 @command(app, "flush", example="sales.duckdb")

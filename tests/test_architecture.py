@@ -51,8 +51,8 @@ LAYERS = (
     ("wlc.capture", "wlc.multi_master.duckdb"),
     ("wlc.masters.adapters",),
     (
+        "wlc.masters.execution",
         "wlc.masters.retention_policy",
-        "wlc.masters.lookup",
         "wlc.masters.operations",
         "wlc.masters.lookup",
         "wlc.masters.promotion",

@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import duckdb
 import psycopg
 import pytest
 
@@ -87,7 +88,7 @@ def example_of(name: str) -> str:
 
 def output_of_failure(name: str, example: str, **names: object) -> str:
     """Run an example; return what it did otherwise than shown."""
-    names |= {"signal": signal, "threading": threading, "wlc": wlc, "wlr": wlr}
+    names |= {"duckdb": duckdb, "signal": signal, "threading": threading, "wlc": wlc, "wlr": wlr}
     parsed = doctest.DocTestParser().get_doctest(example, names, name, None, None)
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(parsed, out=said.append)

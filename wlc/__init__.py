@@ -59,6 +59,7 @@ __all__ = [
     "joined_from",
     "leave",
     "master",
+    "patched",
     "preparation",
     "prune",
     "push_list",
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from wlc.farm.keeping import KeepPolicy, Tag
     from wlc.farm.model import Manifest
     from wlc.farm.version import __version__
+    from wlc.masters.execution import patched
     from wlc.masters.lookup import beat, clock, resolve, tick
     from wlc.masters.operations import (
         SourceCheck,
@@ -145,6 +147,7 @@ else:
             ),
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.version": ("__version__",),
+            "wlc.masters.execution": ("patched",),
             "wlc.masters.lookup": (
                 "beat",
                 "clock",
@@ -240,6 +243,7 @@ else:
         {
             "derive": "wlr.derive",
             "doctor": "wlr.examine",
+            "exec": "wlc.patched",
             "key": "the command wlc farm key",
             "list": "wlc.databases or wlc.sites",
             "log": "the command wlc log --json",

@@ -134,7 +134,7 @@ class Running:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE_S) == 0, self.log.read_text()
+        assert self.process.wait(PATIENCE_S) == 0, f"exit code {self.process.returncode}: {self.log.read_text()}"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection as Connection
     from wlc.farm.model import Name
-    from wlc.masters.contract import PublishingPlace, Remembered, Source
+    from wlc.masters.contract import Interception, PublishingPlace, Remembered, Source
 
 
 class SourceModule(Protocol):
@@ -73,6 +73,13 @@ class SourceModule(Protocol):
     ) -> Connection:
         """Open a master to write to it with capture; arguments and errors as for `wlc.connect`."""
 
+    def interception(self, sources: Sequence[str]) -> Interception:
+        """Prepare to capture connections to some masters that other programs open.
+
+        Raises:
+            InvalidError: One of them is no master, or the engine itself captures what any program writes.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
@@ -122,3 +129,12 @@ def opened(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> Abstra
 def creating(source: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """Create an empty database unless it exists; see `SourceModule.creating`."""
     return module_of(source).creating(os.fspath(source))
+
+
+def interception(sources: Sequence[str | os.PathLike[str]]) -> Interception:
+    """Prepare to capture connections to some masters; see `SourceModule.interception`."""
+    by_module: dict[SourceModule, list[str]] = {}
+    for source in sources:
+        by_module.setdefault(module_of(source), []).append(os.fspath(source))
+    # Only one engine has interceptions; another one refuses its sources.
+    return [module.interception(named) for module, named in by_module.items()][-1]

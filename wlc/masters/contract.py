@@ -110,6 +110,24 @@ class Remembered:
     away: FencedError | None
 
 
+class Interception(Protocol):
+    """Captures connections to some masters that other programs open."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a process that captures."""
+
+    def check(self, interpreter: str) -> None:
+        """Refuse a Python, by its path, that cannot capture.
+
+        Raises:
+            InvalidError: It cannot; the hint says what to install.
+        """
+
+    def here(self) -> AbstractContextManager[None]:
+        """Capture in this process, and in Python processes that it starts meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublishingPlace:
     """The URL of the folder in which a source publishes, and its file system's options without secrets."""

@@ -153,8 +153,11 @@ class _Runner:
             self._observer.start()
 
     def has_ended(self, within_s: float) -> bool:
-        self._thread.join(within_s)
-        return not self._thread.is_alive()
+        # The observer, too: a daemon thread inside DuckDB aborts the process when Python ends.
+        for thread in (self._thread, self._observer):
+            if thread.ident:
+                thread.join(within_s)
+        return not (self._thread.is_alive() or self._observer.is_alive())
 
     @property
     def is_pending(self) -> bool:

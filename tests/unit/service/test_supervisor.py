@@ -17,7 +17,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.service import supervisor
 from wlr.service.health import failure_environment, run_on_failure
-from wlr.service.job_states import Board, Done, ServiceMemory, memory_file
+from wlr.service.job_states import Board, Done, Observed, ServiceMemory, WorkStanding, memory_file
 from wlr.service.jobs import FOLLOW, POLICY, PRUNE, SNAPSHOT, VERIFY, Work
 from wlr.service.settings import ServiceOptions, ServiceSettings
 from wlr.service.supervisor import Service
@@ -116,6 +116,24 @@ def test_the_round_at_hand_is_finished_and_long_work_ends_where_it_may(desk: Des
     copy, farm = desk.board.all()
     assert copy.tick == 7
     assert (farm.failing_since, farm.last_success) == (None, None)
+
+
+def test_the_service_ends_after_its_observers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_OBSERVE_FIRST_S", 0.0)
+    is_observing, has_observed = threading.Event(), threading.Event()
+
+    def observe(_: WorkStanding) -> Observed:
+        is_observing.set()
+        time.sleep(0.3)
+        has_observed.set()
+        return Observed()
+
+    desk.works = [desk.work("one", observe=observe)]
+    service = desk.service()
+    service.start()
+    assert is_observing.wait(PATIENCE_S)
+    service.stop()
+    assert has_observed.is_set()
 
 
 def test_other_settings_end_and_begin_only_what_they_change(desk: Desk) -> None:

@@ -6,15 +6,15 @@ method of a captured connection, and pass all other calls on. Those that are wri
 
 from __future__ import annotations
 
-import builtins
 import sys
 from functools import wraps
-from types import FunctionType
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 from duckdb import _relation
 
+from wlc.capture.duckdb.interception.hook import unseen
 from wlc.dialect.duckdb import engine
 from wlc.farm.errors import InvalidError
 
@@ -30,7 +30,7 @@ def accept(captured: type[Any]) -> None:
     written_in_c = type(engine.connect)
     for module in (duckdb, _relation):
         for place, function in list(vars(module).items()):
-            if isinstance(function, written_in_c) and hasattr(captured, function.__name__):
+            if isinstance(unwrap(function), written_in_c) and hasattr(captured, function.__name__):
                 setattr(module, place, _calling_the_method(function, captured))
     duckdb.set_default_connection = _refusing(duckdb.set_default_connection, captured)
 
@@ -47,7 +47,7 @@ def _calling_the_method(function: Callable[..., Any], captured: type[Any]) -> Ca
         found = getattr(connection, name)
         return found if is_property else found(*args, **kwargs)
 
-    return _unseen(call, function)
+    return unseen(call, function)
 
 
 def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..., None]:
@@ -62,13 +62,6 @@ def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..
         function(connection)
 
     return call
-
-
-def _unseen(call: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """DuckDB looks for a program's variables in the nearest frame that is not of its own package."""
-    names = {"__name__": "duckdb", "__builtins__": builtins}
-    copy = FunctionType(call.__code__, names, call.__name__, call.__defaults__, call.__closure__)
-    return wraps(function)(copy)
 
 
 def hide_frames() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.connection import Connection
+    from wlc.capture.duckdb.interception import DuckDBInterception
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.human_form import Progress
@@ -119,6 +120,13 @@ def check_run(source: str) -> NoReturn:
 def check_repair(source: str) -> None:
     """Refuse a file that does not exist; all others can be repaired."""
     _existing(source)
+
+
+def interception(sources: Sequence[str]) -> DuckDBInterception:
+    """Prepare to capture connections to some masters that other programs open."""
+    from wlc.capture.duckdb.interception import DuckDBInterception  # Few commands need it.
+
+    return DuckDBInterception(sources)
 
 
 def connect(

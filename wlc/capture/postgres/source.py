@@ -127,6 +127,16 @@ def connect(source: str, **_: Any) -> NoReturn:
     )
 
 
+def interception(sources: Sequence[str]) -> NoReturn:
+    """Refuse every database: the server logs what any program writes."""
+    shown = without_password(sources[0])
+    raise InvalidError(
+        f"{shown} is a PostgreSQL master, which captures what any program writes",
+        hint=f"run the program alone; wlc run '{shown}' publishes what is committed",
+        path=shown,
+    )
+
+
 # The source ----------------------------------------------------------------------------------------------------------
 
 

@@ -18,8 +18,9 @@ from _duckdb import connect as connect
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SUPPORTED = "DuckDB 2.0.1 and later, before 2.1"
-REQUIREMENT = "duckdb>=2.0.1,<2.1"
+LEAST, BELOW = "2.0.1", "2.1"
+SUPPORTED = f"DuckDB {LEAST} and later, before {BELOW}"
+REQUIREMENT = f"duckdb>={LEAST},<{BELOW}"
 _UNREADABLE = ("2.0.0",)
 # Undocumented methods of a connection, docs/decisions/0012-private-methods-of-duckdb.md.
 PRIVATE_METHODS = ("_submit", "_register_collection", "_prepare_script", "_create_view", "_bind", "_table_kind")

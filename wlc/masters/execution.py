@@ -1,0 +1,156 @@
+"""Programs that do not know of dbfarm: what they write to masters is captured."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
+from wlc.masters import adapters
+from wlc.masters.due_snapshots import try_take_due
+from wlc.masters.lookup import opened_master
+from wlc.masters.running import publish_and_repair
+from wlc.masters.signs import note_flushed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# From a terminal, the command has received these itself.
+_OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+
+
+@contextmanager
+def patched(*sources: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Capture every connection to some masters, also those that other packages open with `duckdb.connect`.
+
+    This holds in all threads of the process, and in Python processes that start meanwhile. Read-only connections and
+    other databases stay as they are. In the end, everything that was committed is published.
+
+    Args:
+        sources: Paths of the masters.
+        storage_options: Options of the farm's file system, over those that the databases remember.
+
+    Raises:
+        InvalidError: A path is no DuckDB file that is a master.
+        UnsupportedError: In the end: something was written without capture; the hint names the command that repairs.
+
+    Examples:
+        >>> with wlc.patched("sales.duckdb"), duckdb.connect("sales.duckdb") as connection:
+        ...     connection.execute("DELETE FROM orders WHERE id = 1").fetchall()
+        [(1,)]
+        >>> wlc.tick("sales")
+        4
+    """
+    with adapters.interception(sources).here():
+        yield
+    for source in sources:
+        finish(source, storage_options)
+
+
+def finish(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> int:
+    """Publish what waits in a master, and return its last tick.
+
+    Raises:
+        UnsupportedError: Something was written to it without capture.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        tick = publish_and_repair(found, database).tick
+        note_flushed(found, database)
+        if bypassed := found.details().bypassed:
+            listed = "; ".join(f"{name} {problem}" for name, problem in bypassed.items())
+            raise UnsupportedError(
+                f"{found} was written to without capture: {listed}", hint=f"wlc farm repair {shlex.quote(str(found))}"
+            )
+        try_take_due(found, database)
+        return tick
+
+
+def execute(
+    command: Sequence[str],
+    sources: Sequence[str],
+    *,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[int, dict[str, int | FarmError]]:
+    """Run a command whose Python processes capture, and publish what waits when it has ended.
+
+    Args:
+        command: A program and its arguments.
+        sources: As for `patched`.
+        storage_options: As for `patched`.
+
+    Returns:
+        The exit code of the command, or 128 and the number of the signal that ended it, as a shell does. For each
+        source: the last tick, or why it is not published or not captured.
+
+    Raises:
+        InvalidError: The command cannot be started, or the Python that it starts with cannot capture.
+    """
+    interception = adapters.interception(sources)
+    if (interpreter := _interpreter(command[0])) is not None:
+        interception.check(interpreter)
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **interception.environment})  # noqa: S603 - the user's
+    except OSError as error:
+        message = f"cannot start {command[0]}: {error.strerror}"
+        raise InvalidError(message, hint=f"command -v {shlex.quote(command[0])}") from error
+    with _forwarding_signals(process):
+        code = process.wait()
+    results: dict[str, int | FarmError] = {}
+    for source in sources:
+        try:
+            results[source] = finish(source, storage_options)
+        except FarmError as error:
+            results[source] = error
+    return code if code >= 0 else 128 - code, results
+
+
+def _interpreter(command: str) -> str | None:
+    """Return the Python that a command starts with, None if it is another program."""
+    path = shutil.which(command)
+    if path is None or Path(path).resolve().name.startswith("python"):
+        return path
+    with Path(path).open("rb") as file:
+        first, second = (file.readline(4096).decode(errors="replace").strip() for _ in range(2))
+    words = first[2:].split() if first.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        words = [each for each in words[1:] if not each.startswith("-") and "=" not in each]
+    if words and Path(words[0]).name == "sh" and second.startswith("'''exec'"):
+        # Installers write this where the path of the interpreter is too long for the first line.
+        words = shlex.split(second.removeprefix("'''exec'"))
+    return shutil.which(words[0]) if words and Path(words[0]).name.startswith("python") else None
+
+
+@contextmanager
+def _forwarding_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        # Python delivers signals to the main thread only.
+        yield
+        return
+
+    def forward(number: int, _: object) -> None:
+        if not (number in _OF_TERMINAL and _is_in_foreground()):
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Return whether this process and its command read from a terminal, which signals both."""
+    try:
+        with Path("/dev/tty").open("rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
