@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsInt, TypeVar, cast
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import for_update, module_functions, relations
+from wlc.capture.duckdb import for_update, frames, module_functions, relations
 from wlc.capture.duckdb.analysis import (
     UNKNOWN,
     AppendEffect,
@@ -560,7 +560,7 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
 install(Connection)
 module_functions.accept(Connection)
 relations.accept(Connection)
-module_functions.hide_frames()
+frames.hide()
 
 
 def _kind(statement: duckdb.Statement) -> str:

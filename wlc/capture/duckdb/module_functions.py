@@ -6,7 +6,6 @@ method of a captured connection, and pass all other calls on. Those that are wri
 
 from __future__ import annotations
 
-import sys
 from functools import wraps
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
@@ -62,14 +61,3 @@ def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..
         function(connection)
 
     return call
-
-
-def hide_frames() -> None:
-    """Let DuckDB skip dbfarm's frames, as it skips its own, when it looks for the variables that a statement names.
-
-    Otherwise a variable of dbfarm would hide the program's of the same name. DuckDB goes by the name of the module in
-    which a frame's function stands. Modules that are imported later are hidden by the next call.
-    """
-    for name, module in list(sys.modules.items()):
-        if name.startswith("wlc.") and not hasattr(module, "__path__"):
-            vars(module)["__name__"] = f"duckdb.{name}"

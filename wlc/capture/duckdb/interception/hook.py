@@ -104,7 +104,7 @@ class _Lender:
 def _imports_for_us() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        # Not __name__, which wlc.capture.duckdb.module_functions.hide_frames changes.
+        # Not __name__, which wlc.capture.duckdb.frames changes.
         if str(frame.f_globals.get("__package__")).partition(".")[0] == _OURS:
             return True
         frame = frame.f_back
