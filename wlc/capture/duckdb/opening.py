@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _LOCK_HOLDER = re.compile(r"held in (\S+).*?\(PID (\d+)\)")
 
 
+class FileInUseError(UnavailableError, duckdb.IOException):
+    """Another process has the file open; programs that wait for that catch DuckDB's class."""
+
+
 def create_file(source: str) -> None:
     """Make an empty database."""
     connect(source, read_only=False, config=None).close()
@@ -51,7 +55,7 @@ def connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> d
         if "lock" in text.lower():
             holder = _LOCK_HOLDER.search(text)
             who = f"process {holder[2]} ({holder[1]})" if holder else "another process"
-            raise UnavailableError(
+            raise FileInUseError(
                 f"database {source} is open in {who}",
                 hint=f"wait for it or end it; meanwhile read the farm: wlc status {_asked(source)}",
                 path=source,
