@@ -15,9 +15,6 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-import sqlglot
-from sqlglot import exp
-
 from wlc.dialect.duckdb.lexer import Token, numbered, tokens, words
 
 if TYPE_CHECKING:
@@ -385,7 +382,7 @@ class _Write:
             start = self._statement_start()
             read = {"INSERT": self._insert, "UPDATE": self._update, "DELETE": self._delete, "MERGE_INTO": self._merge}
             found = read[kind](start)
-        except (IndexError, ValueError, sqlglot.errors.SqlglotError):
+        except (IndexError, ValueError):
             found = None
         if found is None or (self.parts[0].word == "WITH" and self._with_writes()):
             return UnknownEffect(words(self.text))
@@ -585,7 +582,15 @@ def _is_simple(parts: list[Token]) -> bool:
 
 
 def _relations(*texts: str) -> frozenset[str] | None:
-    """Last parts of the names of all relations that the parts of a statement read; None if one has no name."""
+    """Last parts of the names of all relations that the parts of a statement read; None if one has no name.
+
+    Raises:
+        ValueError: The parts cannot be parsed.
+    """
+    # Half as long as importing DuckDB, and most programs write without reading another relation.
+    import sqlglot
+    from sqlglot import exp
+
     with_clause, *middle, last = texts
     source = middle[0] if middle else ""
     if source:
@@ -594,7 +599,10 @@ def _relations(*texts: str) -> frozenset[str] | None:
         text = f"{with_clause} {last}"
     else:
         text = f"{with_clause} SELECT 1 WHERE {last}"
-    tree = sqlglot.parse_one(text, dialect="duckdb")
+    try:
+        tree = sqlglot.parse_one(text, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise ValueError(text) from error
     defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
     found = set()
     for table in tree.find_all(exp.Table):

@@ -449,7 +449,7 @@ class OpenTransaction:
 
 def _casts_unlike(before: Layout, after: Layout) -> bool:
     """Whether another session may cast the constant to another value of the new column's type."""
-    return any(not parse(column.type).row.casts_alike for column in after.stored if column not in before.stored)
+    return any(not parse(column.type).row.casts_alike for column in {*after.stored}.difference(before.stored))
 
 
 @cache

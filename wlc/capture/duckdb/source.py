@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import compensation, conflicts, digests, repair, schema_change, setup, unpublished
+from wlc.capture.duckdb import conflicts, digests, repair, schema_change, setup, unpublished
 from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
@@ -370,6 +370,8 @@ class DuckDBSource(Source):
             )
 
     def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
+        from wlc.capture.duckdb import compensation  # It imports all that a program's own statements need.
+
         return compensation.compensate(self._shared, changes, force=force, dry_run=dry_run)
 
     def warn_bypassed(self) -> None:
