@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
 import wlc
+from tests.environments import DBFARM, environment
 from tests.scratch import attached
 
 pytestmark = pytest.mark.slow
@@ -26,14 +26,8 @@ def cells() -> list[str]:
     return ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
 
 
-def environment(folder: Path, *packages: str) -> Path:
-    """Make an environment that has dbfarm and these packages, and nothing of the one that runs the tests."""
-    venv.create(folder, with_pip=True)
-    python, uv = folder / "bin" / "python", Path(sys.executable).with_name("uv")
-    # Airflow has hundreds of requirements, which uv settles in seconds; tests/run.sh installs it.
-    words = (uv, "pip", "install", "--python", python) if uv.exists() else (python, "-m", "pip", "install")
-    subprocess.run([*map(str, words), "--quiet", str(ROOT), *packages], check=True)
-    return folder / "bin"
+def programs_of(name: str, *packages: str) -> Path:
+    return environment(name, DBFARM, *packages).parent
 
 
 def make_master(folder: Path) -> None:
@@ -60,7 +54,7 @@ def test_the_cells_of_the_notebook_run_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_a_kernel_runs_the_notebook_and_shows_tables(tmp_path: Path) -> None:
-    programs = environment(tmp_path / "own", "nbclient", "ipykernel", "nbconvert")
+    programs = programs_of("notebook", "nbclient", "ipykernel", "nbconvert")
     command = ("nbconvert", "--to", "notebook", "--execute", "--output", tmp_path / "done", EXAMPLES / "notebook.ipynb")
     subprocess.run([programs / "jupyter", *command], check=True, env={**os.environ, "TMPDIR": str(tmp_path)})
     shown = (tmp_path / "done.ipynb").read_text(encoding="utf-8")
@@ -69,7 +63,7 @@ def test_a_kernel_runs_the_notebook_and_shows_tables(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_airflow_runs_its_example(tmp_path: Path) -> None:
-    programs = environment(tmp_path / "own", "apache-airflow")
+    programs = programs_of("airflow", "apache-airflow")
     make_master(tmp_path)
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "sales.py").write_text((EXAMPLES / "airflow_dag.py").read_text(encoding="utf-8"))
@@ -82,7 +76,7 @@ def test_airflow_runs_its_example(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_dagster_runs_its_example(tmp_path: Path) -> None:
-    programs = environment(tmp_path / "own", "dagster")
+    programs = programs_of("dagster", "dagster")
     make_master(tmp_path)
     (tmp_path / "dagster").mkdir()
     variables = {**os.environ, "DBFARM_WORK": str(tmp_path), "DAGSTER_HOME": str(tmp_path / "dagster")}
