@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -486,6 +487,22 @@ TOUCHES_STATEMENTS = {
     "wlr/engine/postgres/replica.py": "a message names it",
     "wlr/reading/feeds/formats.py": "a feed has it",
 }
+
+
+# Dependencies that no file of ours imports, with the library that needs them and does not declare them.
+UNDECLARED = {"pandas": "pyspark", "pytz": "duckdb"}
+
+
+def test_each_dependency_is_imported_and_the_decision_says_what_it_takes() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = {re.split(r"[^\w-]", line)[0] for line in listed}
+    imported = {each.module.partition(".")[0] for file in sources() for each in imports_of(file) if each.at_runtime}
+    assert names - imported == UNDECLARED.keys()
+    assert set(UNDECLARED.values()) <= names & imported
+    decision = (ROOT / "docs/decisions/0004-dependencies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (\d+) \|", decision, re.M)
+    assert sorted(name for name, _ in rows) == sorted(names)
+    assert [int(size) for _, size in rows] == sorted((int(size) for _, size in rows), reverse=True)
 
 
 # What changes with the next version of DuckDB stands in one file.
