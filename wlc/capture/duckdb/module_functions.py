@@ -7,8 +7,9 @@ method of a captured connection, and pass all other calls on. Those that are wri
 from __future__ import annotations
 
 import builtins
+import sys
 from functools import wraps
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -18,21 +19,35 @@ from wlc.dialect.duckdb import engine
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def accept(captured: type[Any]) -> None:
     """Let DuckDB's functions accept captured connections from now on; `captured` is their class.
 
-    A name that a program imported from `duckdb` before is DuckDB's own function, which refuses such a connection.
+    They are replaced in all modules: a program may have imported their names from `duckdb` before.
     """
     written_in_c = type(engine.connect)
-    for module in (duckdb, _relation):
-        for place, function in list(vars(module).items()):
-            if isinstance(function, written_in_c) and hasattr(captured, function.__name__):
-                setattr(module, place, _calling_the_method(function, captured))
-    duckdb.set_default_connection = _refusing(duckdb.set_default_connection, captured)
+    functions = {id(each): each for module in (duckdb, _relation) for each in vars(module).values()}
+    replaced = {
+        place: _calling_the_method(function, captured)
+        for place, function in functions.items()
+        if isinstance(function, written_in_c) and hasattr(captured, function.__name__)
+    }
+    replaced[id(duckdb.set_default_connection)] = _refusing(duckdb.set_default_connection, captured)
+    for names in _names_of_modules():
+        names.update({name: replaced[id(value)] for name, value in list(names.items()) if id(value) in replaced})
     _seam.arrow_schema = _with_the_raw_connection(_seam.arrow_schema, captured)
+
+
+def _names_of_modules() -> Iterator[dict[str, Any]]:
+    """Yield the names of every loaded module; a module that is loaded on first use stays as it is."""
+    # Programs put other objects there, too.
+    modules: dict[str, object] = {**sys.modules}
+    for name, module in modules.items():
+        # In DuckDB's library itself, they stay what they are.
+        if isinstance(module, ModuleType) and name != "_duckdb":
+            yield object.__getattribute__(module, "__dict__")
 
 
 def _calling_the_method(function: Callable[..., Any], captured: type[Any]) -> Callable[..., Any]:
@@ -54,7 +69,7 @@ def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..
     @wraps(function)
     def call(connection: Any) -> None:
         if type(connection) is captured:
-            # Functions that the program imported before would use another default connection.
+            # Functions that the program keeps outside of modules would use another default connection.
             raise InvalidError(
                 f"the captured connection to {connection._shared.path} cannot be DuckDB's default connection",
                 hint="give it to each call: duckdb.sql(query, connection=connection)",
