@@ -105,6 +105,8 @@ HOMES = {
     "adbc_driver_postgresql": ("wlc/capture/postgres/",),
     "confluent_kafka": ("wlr/reading/feeds/kafka.py",),
     "cryptography": ("wlc/farm/seal/cipher.py",),
+    "sqlalchemy": ("wlc/sqlalchemy_dialect.py",),
+    "duckdb_engine": ("wlc/sqlalchemy_dialect.py",),
     "prometheus_client": ("wlr/service/metrics.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),

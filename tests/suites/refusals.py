@@ -36,7 +36,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("the master would be written without capture; see docs/limits.md", r"cannot be detached or replaced"),
     Refusal("replicas have only the master's database; see docs/limits.md", r"another (attached )?database"),
     Refusal("DuckDB counts from memory that it has not set", "", r"CREATE (UNIQUE )?INDEX IF NOT EXISTS"),
-    Refusal("wlc.connect looks for Python objects in all frames", "", r"duckdb_settings|python_scan_all_frames"),
     Refusal(
         "the schema wlc takes blocks of the master's file, and memory", "", r"storage_info|database_size|duckdb_memory"
     ),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsInt, TypeVar, cast
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import for_update, module_functions
+from wlc.capture.duckdb import for_update, frames, module_functions, relations
 from wlc.capture.duckdb.analysis import (
     UNKNOWN,
     AppendEffect,
@@ -228,6 +228,7 @@ class Connection(_Declared):
 
     def __init__(self, shared: Shared, raw: duckdb.DuckDBPyConnection) -> None:
         self._raw = raw
+        relations.know(self)
         self._shared = shared
         self._session = CaptureSession(raw, shared)
         self._busy = threading.RLock()
@@ -558,6 +559,8 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
 
 install(Connection)
 module_functions.accept(Connection)
+relations.accept(Connection)
+frames.hide()
 
 
 def _kind(statement: duckdb.Statement) -> str:

@@ -13,9 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-from duckdb import _relation, _seam
+from duckdb import _relation
 
-from wlc.capture.duckdb.interception.hook import unseen
 from wlc.dialect.duckdb import engine
 from wlc.farm.errors import InvalidError
 
@@ -37,10 +36,9 @@ def accept(captured: type[Any]) -> None:
     }
     replaced[id(duckdb.set_default_connection)] = _refusing(duckdb.set_default_connection, captured)
     replace_in_modules(replaced)
-    _seam.arrow_schema = _with_the_raw_connection(_seam.arrow_schema, captured)
 
 
-def replace_in_modules(by: Mapping[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
+def replace_in_modules(by: Mapping[int, Any]) -> list[tuple[dict[str, object], str, object]]:
     """Replace objects in the names of every loaded module; a module that is loaded on first use stays as it is.
 
     Args:
@@ -55,7 +53,7 @@ def replace_in_modules(by: Mapping[int, Any]) -> list[tuple[dict[str, Any], str,
     for place, module in modules.items():
         # In DuckDB's library and in this package, they stay what they are.
         if isinstance(module, ModuleType) and place.partition(".")[0] not in ("_duckdb", "wlc"):
-            names: dict[str, Any] = object.__getattribute__(module, "__dict__")
+            names: dict[str, object] = object.__getattribute__(module, "__dict__")
             found = [(names, name, value) for name, value in list(names.items()) if id(value) in by]
             names.update({name: by[id(value)] for _, name, value in found})
             replaced += found
@@ -66,6 +64,7 @@ def _calling_the_method(function: Callable[..., Any], captured: type[Any]) -> Ca
     name = function.__name__
     is_property = isinstance(getattr(captured, name), property)
 
+    @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         connection = kwargs.get("connection")
         if type(connection) is not captured:
@@ -74,7 +73,7 @@ def _calling_the_method(function: Callable[..., Any], captured: type[Any]) -> Ca
         found = getattr(connection, name)
         return found if is_property else found(*args, **kwargs)
 
-    return unseen(call, function)
+    return call
 
 
 def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..., None]:
@@ -87,13 +86,5 @@ def _refusing(function: Callable[..., None], captured: type[Any]) -> Callable[..
                 hint="give it to each call: duckdb.sql(query, connection=connection)",
             )
         function(connection)
-
-    return call
-
-
-def _with_the_raw_connection(function: Callable[..., Any], captured: type[Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def call(connection: Any, *args: Any) -> Any:
-        return function(connection._raw if type(connection) is captured else connection, *args)
 
     return call

@@ -97,8 +97,6 @@ def confine(connection: duckdb.DuckDBPyConnection, last: Mapping[str, str], *, w
     Returns:
         The folder in which DuckDB may always write, once there is one.
     """
-    # DuckDB looks up a user's variables in the frames of its callers. dbfarm's frames are the nearest ones.
-    connection.execute("SET GLOBAL python_scan_all_frames = true")
     work = allow(connection, None) if writes and last else None
     for name in _LAST:
         if name in last:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import duckdb
 
-from wlc.capture.duckdb import home, journal, opening, packed
+from wlc.capture.duckdb import frames, home, journal, opening, packed
 from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
 from wlc.capture.duckdb.commit_lock import CommitLock, LastChanges
 from wlc.capture.duckdb.home import Doubt, Home, decode_home, elsewhere, encode_home, home_at
@@ -129,6 +129,8 @@ class Shared:
             return None
         if self._site is None:
             from wlc.multi_master.duckdb import commits  # A plain master never loads what only sites need.
+
+            frames.hide()
 
             self._site = commits.SiteCommits(self.require_state)
         return self._site

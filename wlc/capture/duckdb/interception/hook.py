@@ -104,7 +104,8 @@ class _Lender:
 def _imports_for_us() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] == _OURS:
+        # Not __name__, which wlc.capture.duckdb.frames changes.
+        if str(frame.f_globals.get("__package__")).partition(".")[0] == _OURS:
             return True
         frame = frame.f_back
     return False
