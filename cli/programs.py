@@ -112,7 +112,7 @@ HEADINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "wlr replicate": {
         "Rows and columns": (*_FILTERS, "change_filters"),
         "Where it reads": (*_SOURCES, "delay", "register"),
-        "DuckDB files": ("adopt", "swap"),
+        "DuckDB files": ("adopt", "swap", "storage_version"),
         "Parquet": ("keep", "open_tables", "engine", "spark_master"),
         "PostgreSQL": ("access",),
     },

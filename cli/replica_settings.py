@@ -19,7 +19,7 @@ from .options import StorageOptions, Target, beat_of, storage_options
 from .output import Report, Sentence, Value, for_person
 
 # Fields of a status that report a fault, or a state that lasts until the owner ends it.
-_WRONG = ("failure", "is_paused", "is_unlocked", "accepted", "dropped", "left_out")
+_WRONG = ("failure", "is_paused", "is_unlocked", "not_locked", "accepted", "dropped", "left_out")
 
 
 def status(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet
-import pytest
 
+from tests.environments import environment
 from wlc.dialect.sql import literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# tests/run.sh puts other versions of DuckDB there: a process can import only one.
-DUCKDBS = Path(sys.prefix) / "duckdb"
+# Versions of DuckDB that people read files with. DuckDB 2.0 reads no Delta tables yet.
+DUCKDBS = {
+    "1.4": ("duckdb==1.4.5", "pytz"),
+    "1.5": ("duckdb==1.5.5", "pytz", "duckdb-extension-delta==1.5.5"),
+}
 _CHILD = """
 import json, sys
 from importlib.metadata import files
@@ -144,11 +146,10 @@ def delta_scan(folder: str, queries: Queries) -> list[pa.Table]:
 
 def other_duckdb(version: str, selected: Sequence[str]) -> list[pa.Table]:
     """Ask another version of DuckDB, in a process of its own."""
-    if not (folder := DUCKDBS / version).exists():
-        pytest.skip(f"{folder} is missing: sh tests/run.sh --rest puts it there")
+    python = environment(f"duckdb-{version}", *DUCKDBS[version])
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-c", _CHILD, out, json.dumps(selected)]
-        done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, timeout=120)
+        command = [str(python), "-c", _CHILD, out, json.dumps(selected)]
+        done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=120)
         if done.returncode:
             raise RuntimeError(done.stderr)
         return [pa.parquet.read_table(f"{out}/{number}", use_threads=False) for number in range(len(selected))]

@@ -132,21 +132,6 @@ set_up_azurite() {
     export DBFARM_AZURITE
 }
 
-# Versions of DuckDB that people read files with; a process can import only one. DuckDB 2.0 reads no Delta tables yet.
-set_up_other_duckdb() {
-    for version in 1.4.5 1.5.5; do
-        folder=$venv/duckdb/${version%.*}
-        [ -d "$folder" ] && continue
-        say "installing DuckDB $version for the tests of readers"
-        extension=duckdb-extension-delta==$version
-        [ $version = 1.5.5 ] || extension=
-        install_python --no-deps --target "$folder" "duckdb==$version" pytz $extension || {
-            echo "it could not be installed: it reads nothing in the tests"
-            rm -rf "$folder"
-        }
-    done
-}
-
 # Majors of PostgreSQL besides the installed one; the suites of sources and targets run on them.
 set_up_other_postgres() {
     [ -z "${DBFARM_POSTGRES_MAJORS:-}" ] || return
@@ -237,7 +222,7 @@ finish() {
     exit 1
 }
 
-set_up_servers() { set_up_java; set_up_postgres; set_up_ssh; set_up_other_duckdb; }
+set_up_servers() { set_up_java; set_up_postgres; set_up_ssh; }
 
 what=${1:-}
 set_up

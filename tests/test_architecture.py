@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -470,6 +471,7 @@ TOUCHES_STATEMENTS = {
     "wlc/capture/duckdb/acceptance.py": "it is checked and run",
     "wlc/multi_master/duckdb/take_step.py": "it is checked and run",
     "wlr/replay/ddl/running.py": "it is checked and run within limits of time and memory; the guard of the table that it names is off",
+    "wlr/engine/duckdb/storage_version.py": "it is checked for a type that older readers cannot read",
     "wlr/engine/alteration.py": "it is run on the rows of one file",
     # They translate statements from one dialect to another, or for another place.
     "wlc/dialect/duckdb/schema.py": "a view of a snapshot is tried, and bound later if need be",
@@ -487,6 +489,43 @@ TOUCHES_STATEMENTS = {
     "wlr/engine/postgres/replica.py": "a message names it",
     "wlr/reading/feeds/formats.py": "a feed has it",
 }
+
+
+# Dependencies that no file of ours imports, with the library that needs them and does not declare them.
+UNDECLARED = {"pandas": "pyspark", "pytz": "duckdb"}
+
+
+def test_each_dependency_is_imported_and_the_decision_says_what_it_takes() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = {re.split(r"[^\w-]", line)[0] for line in listed}
+    imported = {each.module.partition(".")[0] for file in sources() for each in imports_of(file) if each.at_runtime}
+    assert names - imported == UNDECLARED.keys()
+    assert set(UNDECLARED.values()) <= names & imported
+    decision = (ROOT / "docs/decisions/0004-dependencies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (\d+) \|", decision, re.M)
+    assert sorted(name for name, _ in rows) == sorted(names)
+    assert [int(size) for _, size in rows] == sorted((int(size) for _, size in rows), reverse=True)
+
+
+# What changes with the next version of DuckDB stands in one file.
+VERSIONED = "wlc/dialect/duckdb/engine.py"
+NAMED_VERSION = re.compile(r"\bduckdb\W*\d+\.\d+|\bv[0-9]+\.[0-9]+\.[0-9]+\b", re.IGNORECASE)
+
+
+def names_version(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr == "__version__" and ast.unparse(node.value) == "duckdb"
+    return isinstance(node, ast.Constant) and NAMED_VERSION.search(str(node.value)) is not None
+
+
+def test_one_file_names_versions_of_duckdb() -> None:
+    naming = set()
+    for file in sources():
+        # A docstring may name the version in which a behaviour was seen.
+        docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
+        if any(names_version(node) for node in nodes_of(file) if id(node) not in docstrings):
+            naming.add(relative(file))
+    assert naming == {VERSIONED}
 
 
 def test_only_these_touch_the_text_of_a_statement() -> None:

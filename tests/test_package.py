@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import importlib.metadata
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -19,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests import environments
 from wlc.farm.version import __version__
 
 pytestmark = pytest.mark.slow
@@ -32,14 +35,19 @@ sys.modules.update(dict.fromkeys({names}))
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel, built from a copy of the sources with the setuptools of this environment."""
-    tree, dist = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+def copy_sources(tree: Path) -> Path:
+    """Copy what the package is made of."""
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     for folder in PACKAGES:
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built from a copy of the sources with the setuptools of this environment."""
+    tree, dist = copy_sources(tmp_path_factory.mktemp("tree")), tmp_path_factory.mktemp("dist")
     pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", dist, tree)
     (built,) = dist.iterdir()
     return built
@@ -100,6 +108,63 @@ def test_wheel_holds_every_source_file_under_a_name_of_ours(wheel) -> None:
     }
     assert names == sources
     assert {name.partition("/")[0] for name in names} == set(PACKAGES.values())
+
+
+def build(tree: Path, umask: int, **environment: str) -> dict[str, bytes]:
+    """Build the wheel and the source archive as a build program does, and return their bytes."""
+    code = "from setuptools import build_meta; build_meta.build_sdist('dist'); build_meta.build_wheel('dist')"
+    variables = os.environ | environment
+    subprocess.run([sys.executable, "-c", code], cwd=tree, env=variables, umask=umask, capture_output=True, check=True)
+    return {path.name: path.read_bytes() for path in (tree / "dist").iterdir()}
+
+
+def test_equal_sources_give_equal_archives(tmp_path) -> None:
+    trees = [tmp_path / "first", tmp_path / "a second folder"]
+    for tree in trees:
+        tree.mkdir()
+        copy_sources(tree)
+    first = build(trees[0], 0o022, TZ="UTC", LC_ALL="C")
+    assert sorted(first) == [f"dbfarm-{__version__}-py3-none-any.whl", f"dbfarm-{__version__}.tar.gz"]
+    # The second folder has been built before, with a module more, by another user at another time.
+    (trees[1] / "wlc" / "gone.py").touch()
+    assert build(trees[1], 0o002) != first
+    (trees[1] / "wlc" / "gone.py").unlink()
+    for file in trees[1].rglob("*.py"):
+        file.chmod(0o600)
+        os.utime(file, (10**9, 10**9))
+    assert build(trees[1], 0o077, TZ="Asia/Tokyo", LC_ALL="C.UTF-8") == first
+
+
+def test_the_source_archive_gives_the_wheel(tmp_path, wheel) -> None:
+    name = f"dbfarm-{__version__}"
+    (tmp_path / "tree").mkdir()
+    built = build(copy_sources(tmp_path / "tree"), 0o022)
+    with tarfile.open(fileobj=io.BytesIO(built[f"{name}.tar.gz"])) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert build(tmp_path / name, 0o022)[wheel.name] == built[wheel.name] == wheel.read_bytes()
+
+
+# Each installs dbfarm and all its requirements.
+START = {
+    "uvx": ["uvx --from . wlc --version"],
+    "uv tool": ["uv tool install --quiet .", "wlc --version"],
+    "pipx": ["pipx run --spec . wlc --version"],
+}
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.deep] if way != "uvx" else []) for way in START])
+def test_one_line_starts_a_program_from_the_sources(tmp_path, way) -> None:
+    programs, tree = environments.environment("installers", "uv", "pipx").parent, tmp_path / "tree"
+    tree.mkdir()
+    copy_sources(tree)
+    homes = {name: str(tmp_path / name) for name in ("PIPX_HOME", "UV_TOOL_DIR", "UV_TOOL_BIN_DIR")}
+    path = os.pathsep.join([homes["UV_TOOL_BIN_DIR"], str(programs), os.environ["PATH"]])
+    assert f"`{START[way][0].replace(' --version', '').replace(' --quiet', '')}`" in (ROOT / "README.md").read_text()
+    shown = ""
+    for line in START[way]:
+        shown = run("sh", "-c", line, folder=tree, PATH=path, **homes)
+    assert shown == f"wlc {__version__}\n"
+    shutil.rmtree(tmp_path)
 
 
 @pytest.mark.parametrize("program", ["wlc", "wlr"])

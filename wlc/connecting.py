@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def connect(
-    database: str | os.PathLike[str],
+    database: str | os.PathLike[str] = ":memory:",
     read_only: bool = False,
     config: dict[str, Any] | None = None,
     *,
@@ -28,7 +28,7 @@ def connect(
     """Open a master's database with capture; a drop-in for `duckdb.connect`.
 
     Args:
-        database: Path of the database.
+        database: Path of the database; DuckDB's default, a database in memory, is refused.
         read_only: Open it for reading only; nothing can be written, so nothing is captured.
         config: Settings of DuckDB.
         storage_options: Options of the farm's file system, over those that the database remembers; they hold until

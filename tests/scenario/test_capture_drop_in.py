@@ -7,6 +7,8 @@ import functools
 import inspect
 import pickle
 import shutil
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +21,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.new_master import new_master
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -271,6 +274,44 @@ def test_the_default_connection_cannot_be_captured(pair: tuple[Any, Any], made: 
         duckdb.set_default_connection(pair[1])
     assert "connection=connection" in str(refused.value.hint)
     duckdb.set_default_connection(default)
+
+
+IMPORTED_BEFORE = """
+import sys
+import types
+from duckdb import execute as run, set_default_connection, sql
+import duckdb
+
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name):
+        raise SystemExit(f"a module was asked for {name}")
+
+sys.modules["lazy"] = Lazy("lazy")
+kept = [run]
+import wlc
+with wlc.connect(sys.argv[1]) as connection:
+    run("INSERT INTO t VALUES (17)", connection=connection)
+    assert sql("FROM t WHERE a = 17", connection=connection).fetchall() == [(17,)]
+    assert run("SELECT 1").fetchall() == duckdb.execute("SELECT 1").fetchall() == [(1,)]
+    for call, error in ((lambda: kept[0]("SELECT 1", connection=connection), TypeError),
+                        (lambda: set_default_connection(connection), wlc.InvalidError)):
+        try:
+            call()
+        except error:
+            continue
+        raise SystemExit("no error")
+"""
+
+
+@pytest.mark.slow
+def test_names_that_a_program_imported_before_take_a_captured_connection(tmp_path: Path) -> None:
+    master = tmp_path / "s.duckdb"
+    with new_master(master) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+    done = subprocess.run([sys.executable, "-c", IMPORTED_BEFORE, master], capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    wlc.flush(master)
+    assert wlr.read(master, "t").fetchall() == [(17,)]
 
 
 def test_its_class_is_that_of_duckdb(pair: tuple[Any, Any]) -> None:

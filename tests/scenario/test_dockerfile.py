@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import wlc
+from wlc.farm.version import __version__
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "contrib" / "Dockerfile"
@@ -45,6 +46,15 @@ def test_the_image_gets_every_file_that_the_package_is_made_of_and_runs_as_nobod
     # All that a service can be told to use.
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert f"'.[{','.join(sorted(extras.keys() - {'bench', 'docs', 'example', 'test'}))}]'" in DOCKERFILE.read_text()
+
+
+def check_programs(environment: dict[str, str], folder: Path) -> None:
+    """Both programs start, as `docker run --entrypoint` starts them."""
+    for program in ("wlc", "wlr"):
+        path = shutil.which(program, path=environment["PATH"]) or ""
+        assert path.startswith(str(folder))
+        shown = subprocess.run([path, "--version"], env=environment, capture_output=True, text=True, check=True)
+        assert shown.stdout == f"{program} {__version__}\n"
 
 
 @pytest.mark.deep
@@ -91,6 +101,7 @@ def test_the_steps_run_in_a_fresh_environment_and_the_service_answers(
         elif word in ("ENTRYPOINT", "CMD", "HEALTHCHECK"):
             run[word] = json.loads(local(given[given.index("[") :]))
 
+    check_programs(environment, tmp_path)
     monkeypatch.chdir(tmp_path)
     wlc.master("sales.duckdb", create=True, farm="farm", beat_s=0)
     (tmp_path / "etc" / "dbfarm").mkdir(parents=True)

@@ -79,9 +79,10 @@ def test_a_master_is_made_where_there_is_no_file(folder: Path, capsys) -> None:
     assert mistake(capsys, "wlc master other.duckdb --create --name bad/name")[0] == 2
     assert not (folder / "other.duckdb").exists()
     assert mistake(capsys, "wlc master none/a.duckdb --create")[2] == "mkdir -p none"
-    for memory in (":memory:", ""):
-        with pytest.raises(InvalidError, match="a database in memory cannot be a master"):
-            wlc.connect(memory)
+    for memory in ((":memory:",), ("",), ()):
+        with pytest.raises(InvalidError, match="a database in memory cannot be a master") as refused:
+            wlc.connect(*memory)
+        assert refused.value.hint == "wlc master sales.duckdb --create makes a file"
 
 
 def test_a_database_that_the_farm_has_taken_stays_when_making_it_fails(

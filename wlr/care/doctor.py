@@ -153,6 +153,9 @@ def _of_replica(
         yield Checkup("pause", NOTE, "its owner has paused it", f"wlr replica resume {patient}")
     if state.is_unlocked:
         yield Checkup("guard", NOTE, "replicated tables can be written directly", f"wlr replica lock {patient}")
+    if state.not_locked:
+        why = f"replicated tables can be written directly: {state.not_locked}"
+        yield Checkup("guard", NOTE, why, f"wlr verify {patient}")
     again = f"wlr replicate --into {patient}"
     try:
         known = {reader.id for reader in wlc.readers(state.master, storage_options=options)}

@@ -204,6 +204,7 @@ def _refuse_partial(state: ReplicaState, path: Path) -> None:
         f"lacks {', '.join(state.left_out)}": bool(state.left_out),
         "has skipped transactions": bool(state.accepted),
         "was unlocked, so that its owner can have written to it": state.is_unlocked,
+        "has no lock, so that its owner can have written to it": bool(state.not_locked),
     }
     if state.failure is not None:
         problems[f"cannot apply transaction {state.failure.tick}"] = True

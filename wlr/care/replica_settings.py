@@ -125,6 +125,12 @@ def _set_unlocked(into: str | os.PathLike[str], is_unlocked: bool, asked: str) -
     target = target_at(into)
     Guarded.required(target, asked)
     with target.open() as replica:
+        if replica.state.not_locked:
+            raise InvalidError(
+                f"{target} is not locked, and cannot be: {replica.state.not_locked}",
+                hint=f"wlr verify {shlex.quote(str(target))} finds direct writes",
+                path=str(target),
+            )
         replica.remember(replace(replica.state, is_unlocked=is_unlocked))
 
 

@@ -37,6 +37,7 @@ class ReplicaStatus(ForPeople):
         failure: The transaction that could not be applied; None if the last run succeeded.
         tables: Patterns of the tables it replicates; empty for all.
         is_unlocked: Its owner allows direct writes to replicated tables.
+        not_locked: Why no lock can refuse direct writes to replicated tables; empty for a replica that can be locked.
         is_paused: Its owner has paused it.
         keep: Retention of old ticks of a Parquet replica: a number, or an age; empty for all.
         open_tables: Format in which a Parquet replica's tables are open to readers, "delta"; empty for none.
@@ -69,6 +70,7 @@ class ReplicaStatus(ForPeople):
     registries: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
     proofs: tuple[Taken, ...] = ()
+    not_locked: str = ""
 
 
 def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
@@ -108,6 +110,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         *chosen(state.attachment),
         filters=tuple(map(str, state.filters.tables)),
         proofs=state.contained.proofs,
+        not_locked=state.not_locked,
     )
 
 

@@ -299,6 +299,14 @@ class DatabaseFile(Facet):
         """
 
     @abstractmethod
+    def check_storage_version(self, version: str) -> None:
+        """Check a storage version that the user typed.
+
+        Raises:
+            InvalidError: There is no such version, or the replica exists and has another one.
+        """
+
+    @abstractmethod
     def set_swaps(self, swaps: bool) -> None:
         """Switch rounds to a second file that replaces the replica's file afterwards, on or off."""
 

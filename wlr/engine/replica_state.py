@@ -78,6 +78,7 @@ class ReplicaState:
             them, by name, with the cause.
         open_tables: Format of the logs that a Parquet replica keeps over its files, "delta"; empty for none.
         swaps: Rounds write a second file, which then replaces the replica's; only for DuckDB.
+        storage_version: Storage version for readers with an older DuckDB; empty for the newest.
         access: Roles get privileges from the farm; only for PostgreSQL.
         contained: Contents at its position, including other sites, with the proofs of their positions.
         attachment: The upstream that it reads, chosen or pinned; None if it reads `master` itself.
@@ -99,6 +100,7 @@ class ReplicaState:
     access: Later[bool] = False
     open_tables: Later[str] = ""
     swaps: Later[bool] = False
+    storage_version: Later[str] = ""
     promotion: Later[str] = ""
     attachment: Later[WrittenAttachment | None] = None
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -111,6 +113,11 @@ class ReplicaState:
     digests: Tallies = field(default_factory=dict)
     contained: Later[WrittenContained] = NOTHING
     is_unlocked: Absent[bool] = False
+
+    @property
+    def not_locked(self) -> str:
+        """Why no lock can refuse direct writes; empty for a replica that can be locked."""
+        return f"storage version {self.storage_version} has no triggers" if self.storage_version else ""
 
 
 def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> ReplicaState:

@@ -41,6 +41,10 @@ def _swaps(target: Target, name: str, swap: bool) -> None:
         DatabaseFile.required(target, name, _NEVER_BLOCKED)
 
 
+def _stores(target: Target, name: str, version: str) -> None:
+    DatabaseFile.required(target, name).check_storage_version(version)
+
+
 def _works(_: Target, __: str, engine: str) -> None:
     check_engine(engine)
 
@@ -93,6 +97,15 @@ class ReplicaOptions(UpstreamOptions, total=False):
     swap: Annotated[
         bool | None,
         Option("DuckDB: write to a second file, then swap the two; remembered.", refuse_unfit=_swaps),
+    ]
+    storage_version: Annotated[
+        str | None,
+        Option(
+            "DuckDB: storage version for readers with an older DuckDB. For a new replica; it has no lock.",
+            "VERSION",
+            refuse_unfit=_stores,
+            is_remembered=True,
+        ),
     ]
     engine: Annotated[
         str,

@@ -228,13 +228,13 @@ def _found(
     if adopts and swaps:
         message = "--adopt and --swap exclude each other: the next swap would lose the owner's rows"
         raise InvalidError(message, hint="Give one of them.")
-    for each in declared(ReplicaOptions):
-        each.check(target, each.flag, options)
     file = DatabaseFile.of(target)
     if file is not None and adopts:
         file.adopt()
     if file is not None and swaps is not None:
         file.set_swaps(swaps)
+    for each in declared(ReplicaOptions):
+        each.check(target, each.flag, options)
     state = target.find_state()
     return target, state, _database(master, farm, state, storage_options)
 

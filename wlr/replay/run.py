@@ -153,7 +153,7 @@ class Replay:
         """
         manifest = self._choose()
         # Views and the like of filtered tables are ignored, as in a replica of some tables.
-        state = self._new_state(manifest, tables or (ANY,) if filters else tables)
+        state = remembered(self._new_state(manifest, tables or (ANY,) if filters else tables), self.options)
         # Check before any change that the log can be read from there on.
         steps = self.steps(state)
         if filters:

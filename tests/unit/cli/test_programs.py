@@ -73,7 +73,7 @@ def test_options_that_few_need_have_headings(capsys: pytest.CaptureFixture[str])
     assert set(HEADINGS) <= set(commands())
     text = shown(capsys, "wlr", "replicate")
     assert len(listed(text, "Options")) == 10
-    assert listed(text, "DuckDB files") == ["--adopt", "--swap"]
+    assert listed(text, "DuckDB files") == ["--adopt", "--swap", "--storage-version"]
     assert listed(text, "Of all commands") == ["--json", "--verbose", "--quiet", "--log-format", "-h,"]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wlc.capture.duckdb import packed
 from wlc.dialect.duckdb import digest_sql
-from wlc.dialect.sql import quote
+from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
 from wlc.farm import digest
 from wlc.farm.digest import Ledger
@@ -25,24 +25,83 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Column, Layout
 
 
-def read(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """The tables' digests at the last published tick, without unknown ones."""
-    columns = "schema_name, table_name, rows, sum"
-    rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
-    return {Name(schema, table): Digest(count, total) for schema, table, count, total in rows}
+class Sums(NamedTuple):
+    """The content of a table at the last published tick.
+
+    Attributes:
+        rows: Number of rows.
+        sum: Of its digest; None if unknown.
+        quick: The same by DuckDB's own hash; see `wlc.dialect.duckdb.snapshot.Known`.
+    """
+
+    rows: int
+    sum: int | None = None
+    quick: int | None = None
 
 
-def read_quick(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
-    """The same by DuckDB's own hash; see `wlc.dialect.duckdb.snapshot.Known`."""
-    columns = "schema_name, table_name, quick"
-    rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE quick IS NOT NULL").fetchall()
-    return {Name(schema, table): total for schema, table, total in rows}
+def read(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Sums]:
+    """Return what the tables held at the last published tick."""
+    rows = connection.execute(f"FROM {quote(catalog)}.wlc.counts").fetchall()
+    return {Name(schema, table): Sums(*sums) for schema, table, *sums in rows}
+
+
+def rows_of(held: Mapping[Name, Sums]) -> dict[Name, int]:
+    """Return the number of rows of each table."""
+    return {name: sums.rows for name, sums in held.items()}
+
+
+def known(held: Mapping[Name, Sums]) -> dict[Name, Digest]:
+    """Return the digests that are known."""
+    return {name: Digest(sums.rows, sums.sum) for name, sums in held.items() if sums.sum is not None}
+
+
+def known_quick(held: Mapping[Name, Sums]) -> dict[Name, int]:
+    """Return the quick sums that are known."""
+    return {name: sums.quick for name, sums in held.items() if sums.quick is not None}
+
+
+def write(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    before: Mapping[Name, Sums],
+    rows: Mapping[Name, int],
+    held: Mapping[Name, Digest],
+    quick: Mapping[Name, int],
+) -> None:
+    """Store what the tables hold at the last published tick, in the caller's transaction.
+
+    Args:
+        connection: In a transaction.
+        catalog: The master's database.
+        before: What is stored.
+        rows: Number of rows of each table.
+        held: Digests that are known.
+        quick: Quick sums that are known.
+    """
+    sums = {name: found.sum for name, found in held.items()}
+    after = {name: Sums(count, sums.get(name), quick.get(name)) for name, count in rows.items()}
+    table = f"{quote(catalog)}.wlc.counts"
+    if outdated := [_literals(name) for name in before if before[name] != after.get(name)]:
+        listed = ", ".join(f"({names})" for names in outdated)
+        connection.execute(f"DELETE FROM {table} WHERE (schema_name, table_name) IN ({listed})")
+    if new := [(name, found) for name, found in after.items() if found != before.get(name)]:
+        listed = ", ".join(f"({_literals(name)}, {', '.join(map(_number, found))})" for name, found in new)
+        connection.execute(f"INSERT INTO {table} VALUES {listed}")
+
+
+def _literals(name: Name) -> str:
+    return f"{literal(name.schema)}, {literal(name.name)}"
+
+
+def _number(value: int | None) -> str:
+    return "NULL" if value is None else str(value)
 
 
 def quick_after(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
     layouts: Mapping[int, tuple[Name, Layout]],
+    before: Mapping[Name, int],
     batch: Batch,
     extracted: Mapping[str, PackedFile],
 ) -> dict[Name, int]:
@@ -54,10 +113,11 @@ def quick_after(
         connection: The connection to query.
         catalog: The master's database.
         layouts: Layouts of the journal.
+        before: The sums before the batch.
         batch: The batch.
         extracted: Files of its packed images.
     """
-    found = read_quick(connection, catalog)
+    found = dict(before)
     for *_, record in Transactions.of(batch.transactions).records():
         if isinstance(record, Ddl):
             altered = touched_tables(record)
@@ -87,6 +147,7 @@ def ledger(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
     layouts: Mapping[int, tuple[Name, Layout]],
+    held: Mapping[Name, Sums],
     extracted: Mapping[str, PackedFile],
 ) -> Ledger:
     """Follow digests from the last published tick on, by the images of the journal.
@@ -95,6 +156,7 @@ def ledger(
         connection: The connection to query.
         catalog: The master's database.
         layouts: Layouts of the journal; the number of one is the path of its images.
+        held: What the tables held at the last published tick.
         extracted: Files of packed images, by path.
     """
 
@@ -105,7 +167,7 @@ def ledger(
         images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last} AND abs(_weight) = 1"
         return digest_sql.sum_images(connection, layout, images, _journalled(layout))
 
-    return Ledger(read(connection, catalog), total)
+    return Ledger(known(held), total)
 
 
 def after_altering(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, unpublished
+from wlc.capture.duckdb import digests, journal, unpublished
 from wlc.capture.duckdb.home import Doubt
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
@@ -96,7 +96,7 @@ def _contradicted(connection: duckdb.DuckDBPyConnection, shared: Shared) -> dict
     """Return the tables' numbers of rows by the log; None for tables that agree, or may agree, with the log."""
     expected = unpublished.expected_digests(connection, shared.catalog)
     differing = digest.differing(snapshot.digests(connection, shared.catalog), expected)
-    counts = unpublished.read_counts(connection, shared.catalog)
+    counts = digests.rows_of(digests.read(connection, shared.catalog))
     return {name: counts[name] if name in differing else None for name in counts}
 
 

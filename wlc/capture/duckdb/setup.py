@@ -48,7 +48,7 @@ def check_connection(connection: duckdb.DuckDBPyConnection) -> None:
         failed = f"does not run a statement ({text})"
     if failed:
         raise UnsupportedError(
-            f"DuckDB {duckdb.__version__} {failed}, which the capture relies on",
+            f"{engine.running()} {failed}, which the capture relies on",
             hint=f"{engine.SUPPORTED} are supported: pip install '{engine.REQUIREMENT}'",
         )
 

@@ -68,6 +68,8 @@ class Shared:
             file releases all its locks on that file (POSIX), including DuckDB's.
         parked: Tables with parked rows, see `wlc.multi_master.duckdb.parking`; None while rows to park are searched.
         doubt: Tables that may hold uncaptured rows; `written`: the last session's entry about that.
+        emptied: Last tick up to which this process has emptied the journal.
+        tidied: The generation in which no image table of an outdated layout was left; None if unknown.
         is_stranded: Parked rows may have to be restored before the database is used.
     """
 
@@ -95,6 +97,8 @@ class Shared:
     users: int = 0
     opened: BinaryIO | None = None
     parked: tuple[Name, ...] | None = ()
+    emptied: int = -1
+    tidied: int | None = None
     is_stranded: bool = False
     doubt: Doubt = field(default_factory=Doubt)
     written: str | None = None

@@ -290,6 +290,8 @@ class DuckDBSource(Source):
         shared = self._shared
         if shared.last_tick > shared.require_state().tick:
             return False
+        if shared.last_tick <= shared.emptied:
+            return True
         with shared.reading() as connection:
             return unpublished.is_empty(connection, shared.catalog)
 
@@ -329,8 +331,8 @@ class DuckDBSource(Source):
             try:
                 reached = state.reached()
                 catalog = shared.catalog
-                held, quick = digests.read(connection, catalog), digests.read_quick(connection, catalog)
-                known = snapshot.Known(held, quick, str(self))
+                held = digests.read(connection, catalog)
+                known = snapshot.Known(digests.known(held), digests.known_quick(held), str(self))
                 manifest = snapshot.take(
                     connection,
                     shared.catalog,
@@ -356,7 +358,9 @@ class DuckDBSource(Source):
         with shared.root.cursor() as connection, shared.publish_lock, shared.commit_lock:
             if self.require_state().tick == manifest.position.tick:
                 connection.execute("BEGIN")
-                unpublished.write_digests(connection, shared.catalog, manifest.digests, known.quick)
+                held = digests.read(connection, shared.catalog)
+                rows = digests.rows_of(held)
+                digests.write(connection, shared.catalog, held, rows, manifest.digests, known.quick)
                 connection.execute("COMMIT")
 
     def _refuse_bypassed(self) -> None:

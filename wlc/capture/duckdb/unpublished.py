@@ -158,6 +158,8 @@ def entry_of(transaction: Transaction) -> JournalEntry:
 MOST_TRANSACTIONS = 100_000
 # Fewer transactions are read as objects, without NumPy; in the log they are lines, too.
 _RUN_LEAST = 1_000
+# Stands for `wlc.entries` among the numbers of layouts.
+_ENTRIES = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +169,18 @@ class Pending:
     Attributes:
         logged: In the form of the log, but without digests, and with `_Images.path` as paths of data files.
         entries: Transactions with further records, rising, including all with packed images.
+        filled: Layouts whose image tables hold rows.
+        has_entries: Some of the transactions are in `wlc.entries`.
+        held: What the tables held at the last published tick.
         extracted: Files of packed images that were extracted from the journal.
     """
 
     logged: Transactions
     entries: tuple[JournalEntry, ...]
     layouts: dict[int, tuple[Name, Layout]]
+    filled: tuple[int, ...]
+    has_entries: bool
+    held: dict[Name, digests.Sums]
     extracted: dict[str, PackedFile] = field(default_factory=dict)
 
     @property
@@ -191,24 +199,30 @@ def pending(
         connection: In a transaction, for a consistent read.
         catalog: The master's database.
         most: Maximum number of transactions to read, the oldest first; it bounds the memory of a batch.
-        after: Leave out transactions up to this tick; `most` counts them, too.
+        after: Leave out transactions up to this tick.
     """
     layouts = journal.read_layouts(connection, catalog)
     schema = f"{quote(catalog)}.wlc"
     # Most image tables are empty, and a query takes time for each of them.
-    tables = {number: layouts[number][0] for number in _filled(connection, schema, layouts)}
-    count, last = _oldest(connection, schema, tables, most)
-    wanted = f"BETWEEN {after + 1} AND {last}"
-    run = Transactions()
-    if count < _RUN_LEAST:
-        others = _read_entries(connection, schema, tables, wanted)
-    else:
+    counts = _count_rows(connection, schema, layouts)
+    in_entries = counts.pop(_ENTRIES)
+    tables = {number: layouts[number][0] for number, rows in counts.items() if rows}
+    run, wanted = Transactions(), f"> {after}"
+    is_run = False
+    if in_entries + sum(counts.values()) >= _RUN_LEAST:
+        count, last = _oldest(connection, schema, tables, after, most)
+        is_run, wanted = count >= _RUN_LEAST, f"BETWEEN {after + 1} AND {last}"
+    if is_run:
         run, others = read_run(connection, catalog, tables, wanted)
-    listed = connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick {wanted}").fetchall()
+    else:
+        others = _read_entries(connection, schema, tables, wanted)
     found = {entry.tick: entry for entry in others}
-    found.update((tick, journal.decode_entry(tick, entry)) for tick, entry in listed)
-    entries = tuple(found[tick] for tick in sorted(found))
-    return Pending(run.woven(tuple(map(_transaction, entries))), entries, layouts)
+    if in_entries:
+        listed = connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick {wanted}").fetchall()
+        found.update((tick, journal.decode_entry(tick, entry)) for tick, entry in listed)
+    entries = tuple(found[tick] for tick in sorted(found)[:most])
+    logged = run.woven(tuple(map(_transaction, entries)))
+    return Pending(logged, entries, layouts, tuple(tables), in_entries > 0, digests.read(connection, catalog))
 
 
 def _read_entries(
@@ -230,22 +244,27 @@ def _read_entries(
     return found
 
 
-def _filled(
+def _count_rows(
     connection: duckdb.DuckDBPyConnection, schema: str, layouts: Mapping[int, tuple[Name, Layout]]
-) -> list[int]:
-    """Return the image tables that hold rows; refuse those whose count in DuckDB differs from the returned rows."""
+) -> dict[int, int]:
+    """Count the rows of `wlc.entries` and of each image table, by layout.
+
+    Raises:
+        UnavailableError: DuckDB counts other rows of an image table than it shows.
+    """
     images = {number: f"FROM {schema}.j{number}" for number in layouts}
     # DuckDB computes count(*), and the count of a column without NULL, without reading rows. No weight is 0.
-    counts = [f"SELECT {number}, count(*) {table}" for number, table in images.items()]
-    signs = [f"SELECT {number}, sum(abs(sign(_weight)))::BIGINT {table}" for number, table in images.items()]
-    counted, shown = dict(duckdb_catalog.united(connection, counts)), dict(duckdb_catalog.united(connection, signs))
+    counts = [f"SELECT {number}, 'counted', count(*) {table}" for number, table in images.items()]
+    signs = [f"SELECT {number}, 'shown', sum(abs(sign(_weight)))::BIGINT {table}" for number, table in images.items()]
+    counts.append(f"SELECT {_ENTRIES}, 'counted', count(*) FROM {schema}.entries")
+    found = {(number, how): rows or 0 for number, how, rows in duckdb_catalog.united(connection, [*counts, *signs])}
     for number, (name, _) in layouts.items():
-        if counted[number] != (rows := shown[number] or 0):
+        if (counted := found[number, "counted"]) != (rows := found[number, "shown"]):
             raise UnavailableError(
-                f"of {counted[number]} journalled rows of table {name} DuckDB shows {rows}",
+                f"of {counted} journalled rows of table {name} DuckDB shows {rows}",
                 hint="close all connections to the database and run wlc flush; report this",
             )
-    return [number for number in layouts if counted[number]]
+    return {number: found[number, "counted"] for number in (*layouts, _ENTRIES)}
 
 
 def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
@@ -254,9 +273,11 @@ def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
     return int(connection.execute(f"SELECT count(DISTINCT tick) FROM ({ticks})").fetchall()[0][0])
 
 
-def _oldest(connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], most: int) -> tuple[int, int]:
-    """Number of the `most` oldest transactions, and tick of the last of them, 0 if the journal is empty."""
-    oldest = f"SELECT DISTINCT tick FROM ({_ticks(schema, layouts)}) ORDER BY tick LIMIT {most}"
+def _oldest(
+    connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], after: int, most: int
+) -> tuple[int, int]:
+    """Number of the `most` oldest transactions after a tick, and tick of the last of them, 0 if there is none."""
+    oldest = f"SELECT DISTINCT tick FROM ({_ticks(schema, layouts)}) WHERE tick > {after} ORDER BY tick LIMIT {most}"
     count, last = connection.execute(f"SELECT count(*), coalesce(max(tick), 0) FROM ({oldest})").fetchall()[0]
     return count, last
 
@@ -300,7 +321,7 @@ def write_batch(
             rows = _write_file(connection, catalog, images, layout, ticks, target)
         files.append(TableFile(describe_file(target, path, rows), name, layout))
         local[path], where[images.path] = target, path
-    ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.extracted)
+    ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.held, waiting.extracted)
     transactions = _followed(waiting.logged, ledger).with_paths(where)
     taken = tuple(entry.proof for entry in waiting.entries if entry.proof)
     return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown(), taken=taken)
@@ -319,27 +340,29 @@ def acknowledge(
         chain: Its chain hash.
         folder: Folder for files.
     """
-    schema = f"{quote(shared.catalog)}.wlc"
+    catalog, schema = shared.catalog, f"{quote(shared.catalog)}.wlc"
     published = [entry for entry in waiting.entries if entry.tick <= batch.last]
     # Published transactions stay journalled until they are deleted here, so no commit waits for these queries.
-    packed.extract(connection, shared.catalog, published, folder, waiting.extracted)
-    quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch, waiting.extracted)
+    packed.extract(connection, catalog, published, folder, waiting.extracted)
+    before = digests.known_quick(waiting.held)
+    quick = digests.quick_after(connection, catalog, waiting.layouts, before, batch, waiting.extracted)
     with shared.commit_lock:
-        layouts = journal.read_layouts(connection, shared.catalog)
-        counts = read_counts(connection, shared.catalog)
         connection.execute("BEGIN")
-        for number in layouts:
+        for number in waiting.filled:
             connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
-        connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
-        packed.forget(connection, shared.catalog, batch.last)
-        after = count_pending_rows(counts, waiting, batch.last)
-        held = digest.after(digests.read(connection, shared.catalog), batch)
-        write_counts(connection, shared.catalog, after, held, quick)
+        if waiting.has_entries:
+            connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
+        if waiting.extracted:
+            packed.forget(connection, catalog, batch.last)
+        rows = count_pending_rows(digests.rows_of(waiting.held), waiting, batch.last)
+        held = digest.after(digests.known(waiting.held), batch)
+        digests.write(connection, catalog, waiting.held, rows, held, quick)
         state = shared.require_state().after(batch, chain)
-        journal.write_state(connection, shared.catalog, changes(shared.state, state))
-        _drop_dead(connection, shared.catalog, layouts)
+        journal.write_state(connection, catalog, changes(shared.state, state))
+        is_tidy = shared.tidied == shared.generation or _drop_outdated(connection, catalog)
         connection.execute("COMMIT")
-        shared.state = state
+        shared.state, shared.emptied = state, batch.last
+        shared.tidied = shared.generation if is_tidy else None
 
 
 class _Images(NamedTuple):
@@ -415,7 +438,8 @@ def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, 
     """Return the tables that were changed without the capture, with the evidence."""
     actual = duckdb_catalog.tables(connection, catalog)
     expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
-    expected = count_pending_rows(read_counts(connection, catalog), pending(connection, catalog, sys.maxsize))
+    waiting = pending(connection, catalog, sys.maxsize)
+    expected = count_pending_rows(digests.rows_of(waiting.held), waiting)
     rows = duckdb_catalog.row_counts(connection, catalog, actual)
     problems: dict[Name, str] = {}
     for name in sorted(expected.keys() | actual.keys()):
@@ -428,36 +452,6 @@ def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, 
         elif rows[name] != expected[name]:
             problems[name] = f"has {rows[name]} rows instead of {expected[name]}"
     return problems
-
-
-def read_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
-    """Return the number of rows of every table at the last published tick."""
-    rows = connection.execute(f"SELECT schema_name, table_name, rows FROM {quote(catalog)}.wlc.counts").fetchall()
-    return {Name(schema, table): count for schema, table, count in rows}
-
-
-def write_counts(
-    connection: duckdb.DuckDBPyConnection,
-    catalog: str,
-    counts: dict[Name, int],
-    held: Mapping[Name, Digest],
-    quick: Mapping[Name, int],
-) -> None:
-    """Store the tables' digests at the last published tick, in the caller's transaction."""
-    connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
-    if counts:
-        sums = {name: found.sum for name, found in held.items()}
-        connection.executemany(
-            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?, ?)",
-            [[name.schema, name.name, count, sums.get(name), quick.get(name)] for name, count in counts.items()],
-        )
-
-
-def write_digests(
-    connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest], quick: Mapping[Name, int]
-) -> None:
-    """Store the tables' digests and quick sums at the last published tick, in the caller's transaction."""
-    write_counts(connection, catalog, read_counts(connection, catalog), held, quick)
 
 
 def expected_digests(
@@ -473,7 +467,7 @@ def expected_digests(
     waiting = pending(connection, catalog, sys.maxsize)
     with tempfile.TemporaryDirectory(prefix="wlc-", dir=work) as folder:
         packed.extract(connection, catalog, waiting.entries, Path(folder), waiting.extracted)
-        ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.extracted)
+        ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.held, waiting.extracted)
         _followed(waiting.logged, ledger)
         return ledger.all()
 
@@ -481,20 +475,23 @@ def expected_digests(
 def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Count the rows of every table when a master begins. The first snapshot adds the digests."""
     found = duckdb_catalog.row_counts(connection, catalog, duckdb_catalog.tables(connection, catalog))
-    write_counts(connection, catalog, found, {}, {})
+    digests.write(connection, catalog, digests.read(connection, catalog), found, {}, {})
 
 
-def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
-    """Drop empty image tables of outdated layouts."""
+def _drop_outdated(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
+    """Drop the empty image tables of outdated layouts, and return whether no outdated layout is left."""
     schema = f"{quote(catalog)}.wlc"
+    layouts = journal.read_layouts(connection, catalog)
     newest = {name: number for number, (name, _) in layouts.items()}
     present = duckdb_catalog.table_names(connection, catalog)
     needed = packed.layouts(connection, catalog)
-    for number, (name, _) in layouts.items():
-        is_dead = number not in needed and (newest[name] != number or name not in present)
-        if is_dead and not connection.execute(f"SELECT count(*) FROM {schema}.j{number}").fetchall()[0][0]:
+    outdated = {number for number, (name, _) in layouts.items() if newest[name] != number or name not in present}
+    for number in sorted(outdated - needed):
+        if not connection.execute(f"SELECT count(*) FROM {schema}.j{number}").fetchall()[0][0]:
             connection.execute(f"DROP TABLE {schema}.j{number}")
             connection.execute(f"DELETE FROM {schema}.layouts WHERE id = {number}")
+            outdated.remove(number)
+    return not outdated
 
 
 def _write_file(

@@ -22,6 +22,15 @@ LEAST, BELOW = "2.0.1", "2.1"
 SUPPORTED = f"DuckDB {LEAST} and later, before {BELOW}"
 REQUIREMENT = f"duckdb>={LEAST},<{BELOW}"
 _UNREADABLE = ("2.0.0",)
+NEWEST_STORAGE_VERSION = "v2.0.0"
+# Storage versions for readers with an older DuckDB, each with the column types that it lacks, by their names in
+# `wlc/dialect/types`. A file with one of them has no triggers.
+STORAGE_VERSIONS = {
+    "v1.4.0": frozenset({"EMPTY STRUCT", "TIMESTAMPTZ_NS", "TUPLE", "VARIANT"}),
+    "v1.5.0": frozenset({"EMPTY STRUCT", "TIMESTAMPTZ_NS", "TUPLE"}),
+}
+# DuckDB writes this type into files of these versions, anywhere in a schema; older readers then cannot open the file.
+UNREADABLE_TYPE = "TIMESTAMPTZ_NS"
 # Undocumented methods of a connection, docs/decisions/0012-private-methods-of-duckdb.md.
 PRIVATE_METHODS = ("_submit", "_register_collection", "_prepare_script", "_create_view", "_bind", "_table_kind")
 # Kinds that `duckdb_functions` distinguishes, by the place of a call.
@@ -92,10 +101,21 @@ class Overload:
         return not self.is_consistent and bool(self.parameters) and is_zoned((*self.parameters, self.returned))
 
 
+def running() -> str:
+    """Return the name and version of the engine, for messages."""
+    return f"DuckDB {duckdb.__version__}"
+
+
 def defect() -> str | None:
     """Return a defect of this version that dbfarm cannot work around; None for a supported version."""
     # Rows that several threads add to a table are not read if an INSERT of no rows preceded in the transaction.
     return "reads no rows of some tables" if duckdb.__version__ in _UNREADABLE else None
+
+
+def storage_version(connection: duckdb.DuckDBPyConnection, catalog: str) -> str:
+    """Return the oldest version of DuckDB that can read the file of a database, such as `v2.0.0`."""
+    query = "SELECT tags['storage_version'] FROM duckdb_databases() WHERE database_name = ?"
+    return str(connection.execute(query, [catalog]).fetchall()[0][0]).removesuffix("+")
 
 
 def is_zoned(types: Sequence[str]) -> bool:

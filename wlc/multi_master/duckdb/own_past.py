@@ -44,7 +44,7 @@ def take_back(shared: Shared, batch: Batch, chain: str, fetch: Callable[[TableFi
         is_end = not runs and diverged is None
         if journalled or is_end:
             with shared.root.cursor() as connection, transaction(connection, shared):
-                counts = unpublished.count_rows(unpublished.read_counts(connection, shared.catalog), journalled)
+                counts = unpublished.count_rows(digests.rows_of(digests.read(connection, shared.catalog)), journalled)
                 known = [each for each in batch.transactions if each.tick in {entry.tick for entry in journalled}]
                 _note(connection, shared, _Part(batch, known, chain if is_end else ""), counts)
         if diverged is not None:
@@ -159,7 +159,7 @@ def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) 
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
         parking.write(connection, shared, found, order)
         lines.drop(connection, found)
-        counts = unpublished.read_counts(connection, shared.catalog)
+        counts = digests.rows_of(digests.read(connection, shared.catalog))
         for record in (record for each in part.transactions for record in each.records):
             if isinstance(record, Change):
                 counts[record.table] = counts.get(record.table, 0) + record.added - record.removed
@@ -183,7 +183,7 @@ def _take_alone(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path])
                 connection,
                 shared,
                 part,
-                unpublished.count_rows(unpublished.read_counts(connection, shared.catalog), [entry]),
+                unpublished.count_rows(digests.rows_of(digests.read(connection, shared.catalog)), [entry]),
             )
 
         (each,) = part.step().transactions
@@ -222,11 +222,12 @@ def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, co
     for number in journal.read_layouts(connection, shared.catalog):
         connection.execute(f"DELETE FROM {journal.images_sql(shared.catalog, number)} WHERE _tick <= {state.tick}")
     connection.execute(f"DELETE FROM {quote(shared.catalog)}.wlc.entries WHERE tick <= {state.tick}")
-    held = {name: found for name, found in digests.read(connection, shared.catalog).items() if name not in touched}
+    before = digests.read(connection, shared.catalog)
+    untouched = {name: sums for name, sums in before.items() if name not in touched}
+    held = digests.known(untouched)
     if part.chain:
         held = digest.after(held, part.batch)
-    quick = {name: n for name, n in digests.read_quick(connection, shared.catalog).items() if name not in touched}
-    unpublished.write_counts(connection, shared.catalog, counts, held, quick)
+    digests.write(connection, shared.catalog, before, counts, held, digests.known_quick(untouched))
     journal.write_state(connection, shared.catalog, changes(shared.state, state))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from wlr.engine.duckdb import changes, guard, objects
 from wlr.engine.duckdb import wlr_schema as states
 from wlr.engine.duckdb.objects import TargetTables, read_tables
 from wlr.engine.duckdb.replica_file import attach, has_table, watched_opens, work_folder
+from wlr.engine.duckdb.storage_version import of_adopted, storable
 from wlr.engine.duckdb.wlr_schema import find_state
 from wlr.engine.replica_state import encode
 from wlr.replay.ddl import left_out, running
@@ -54,7 +56,7 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False, is_read: bool 
     state = new.state
     empty = _refuse_own_tables(into, is_read=is_read) if replaces else _refuse_occupied(into)
     half = into.with_name(f".{into.name}.building")
-    connection = _begin(half, state.catalog)
+    connection = _begin(half, state)
     scratch = Scratch(work_folder(half), new.folders)
     try:
         with using(half):
@@ -145,7 +147,7 @@ def _identity(into: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
+def _begin(half: Path, state: ReplicaState) -> duckdb.DuckDBPyConnection:
     """Start a new file; remove an unfinished one of a killed run."""
     with alone(half):
         if half.exists():
@@ -155,7 +157,7 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
             half.unlink()
         wal_of(half).unlink(missing_ok=True)
         try:
-            return attach(half, catalog)
+            return attach(half, state.catalog, storage_version=state.storage_version)
         except BaseException:
             # No other process has it open: it did not exist a moment ago. On a full disk, it would use up the rest.
             half.unlink(missing_ok=True)
@@ -192,7 +194,8 @@ def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, stat
         try:
             with _loading(str(statement.object)):
                 checked = running.without_outside(connection, state.catalog, statement)
-                running.run(connection, state.catalog, checked)
+                with storable(connection, state, statement):
+                    running.run(connection, state.catalog, checked)
             ran.append(statement)
         except UnsupportedError as error:
             present = read_tables(connection, state.catalog).order
@@ -235,7 +238,8 @@ def mark_as_replica(connection: duckdb.DuckDBPyConnection, state: ReplicaState, 
     """Write the schema `wlr` of a replica with these tables, in the caller's transaction."""
     states.write(connection, state.catalog, encode(state))
     states.write_tables(connection, state.catalog, tables)
-    guard.put_on(connection, state.catalog, tables)
+    if not state.not_locked:
+        guard.put_on(connection, state.catalog, tables)
 
 
 def _put_in_place(half: Path, into: Path, empty: tuple[int, ...] | None) -> None:
@@ -295,7 +299,7 @@ def adopt(into: Path, new: NewReplica) -> None:
     with _changing(into, new.state.catalog, new) as (connection, scratch):
         if has_table(connection, new.state.catalog, "wlr", "state"):
             raise UnavailableError(f"another process made {into}", path=str(into))
-        _fill(connection, new, scratch)
+        _fill(connection, replace(new, state=of_adopted(connection, into, new.state)), scratch)
 
 
 def rebuild(into: Path, new: NewReplica) -> None:

@@ -18,7 +18,6 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
 from wlr.engine.calculator import applying
 from wlr.engine.duckdb import guard
-from wlr.engine.duckdb import wlr_schema as states
 from wlr.replay.fold import net_changes, unfit_changes
 from wlr.replay.plan.failure import StepError, naming
 from wlr.replay.plan.step import TableChange
@@ -150,7 +149,7 @@ def parked_rows(connection: duckdb.DuckDBPyConnection, catalog: str) -> ParkedRo
 
     @contextmanager
     def opening(names: Collection[Name]) -> Iterator[None]:
-        guarded = states.read_tables(connection, catalog) & set(names)
+        guarded = guard.guarded(connection, catalog) & set(names)
         guard.take_off(connection, catalog, guarded)
         yield
         guard.put_back(connection, catalog, guarded)

@@ -30,7 +30,7 @@ _KINDS = ("insert", "update", "delete")
 
 def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
     """Guard the unguarded ones of the tables."""
-    put_back(connection, catalog, set(tables) - _guarded(connection, catalog))
+    put_back(connection, catalog, set(tables) - guarded(connection, catalog))
     keepers = {_keeper(name): name for name in tables}
     if missing := sorted(keepers.keys() - _views(connection, catalog)):
         connection.execute("SET enable_view_dependencies = true")
@@ -77,10 +77,10 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kin
 @contextmanager
 def off_for_update(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> Iterator[None]:
     """Make an UPDATE change rows in place: under a trigger, DuckDB deletes and inserts, which references forbid."""
-    if is_guarded := name in _guarded(connection, catalog):
+    if was_guarded := name in guarded(connection, catalog):
         connection.execute(f"DROP TRIGGER {GUARD}update ON {quote(catalog)}.{name.sql}")
     yield
-    if is_guarded:
+    if was_guarded:
         _create(connection, catalog, name, "update")
 
 
@@ -91,7 +91,8 @@ def take_off(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collec
             connection.execute(f"DROP TRIGGER IF EXISTS {GUARD}{kind} ON {quote(catalog)}.{name.sql}")
 
 
-def _guarded(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
+def guarded(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
+    """Return the tables with guards."""
     rows = connection.execute(
         "SELECT schema_name, table_name FROM duckdb_triggers() WHERE database_name = ? AND starts_with(trigger_name, ?)"
         " GROUP BY ALL HAVING count(*) = 3",

@@ -26,6 +26,7 @@ from wlr.engine.duckdb import changes, guard, objects
 from wlr.engine.duckdb import wlr_schema as states
 from wlr.engine.duckdb.objects import OWNERS, Contents, read_tables, shown_tables
 from wlr.engine.duckdb.replica_file import attach, detach_for_good, has_table, work_folder
+from wlr.engine.duckdb.storage_version import storable
 from wlr.engine.misfit import misfit
 from wlr.engine.replica_state import OWNER, after, changed
 from wlr.replay.ddl import left_out, running
@@ -311,6 +312,8 @@ class OpenDuckDB(OpenReplica):
         self._unguarded.update(tables)
 
     def _put_guards_on(self, *, has_ddl: bool) -> None:
+        if self.state.not_locked:
+            return
         if has_ddl or not self._is_guarded:
             guard.put_on(self._connection, self._catalog, self._replicated)
         else:
@@ -402,7 +405,8 @@ class OpenDuckDB(OpenReplica):
                 altered = self._replicated & {effect.object.name for effect in table_effects(statement)}
                 guard.let_go(self._connection, self._catalog, altered)
                 self._take_guards_off(altered)
-                rebuilt = running.run(self._connection, self._catalog, statement)
+                with storable(self._connection, self.state, statement):
+                    rebuilt = running.run(self._connection, self._catalog, statement)
                 after = shown(self._connection, self._catalog)
             own = before.fingerprints(before.ids.keys() - self._replicated)
             unfit_changes.refuse_change_of_own(own, after.fingerprints(after.ids), statement.statement)

@@ -104,7 +104,12 @@ _HOLDER = re.compile(r"lock is held in (.*?) ?\(PID (\d+)\)")
 
 
 def attach(
-    path: Path, catalog: str, *, read_only: bool = False, spare: duckdb.DuckDBPyConnection | None = None
+    path: Path,
+    catalog: str,
+    *,
+    read_only: bool = False,
+    spare: duckdb.DuckDBPyConnection | None = None,
+    storage_version: str = "",
 ) -> duckdb.DuckDBPyConnection:
     """Open a database file under the name `catalog`, regardless of the file's name.
 
@@ -113,6 +118,7 @@ def attach(
         catalog: The name.
         read_only: Do not lock it for writing.
         spare: Connection that `detach` left, for opening the file; closed if that fails.
+        storage_version: Of a new file; empty for the newest one.
 
     Raises:
         InvalidError: The file is no database, or cannot be opened.
@@ -121,6 +127,7 @@ def attach(
     connection = connect_free_of(catalog, spare)
     with _opening(path, connection):
         mode = " (READ_ONLY)" if read_only else ""
+        mode = f" (STORAGE_VERSION {literal(storage_version)})" if storage_version else mode
         with alone(path):
             connection.execute(f"ATTACH {literal(str(path))} AS {quote(catalog)}{mode}")
         connection.execute(f"USE {quote(catalog)}.main")

@@ -95,6 +95,11 @@ class DuckDBTarget(DatabaseFile, Guarded, Rebuildable):
             build(self.place.path, new, replaces=True)
         self._catalog = new.state.catalog
 
+    def check_storage_version(self, version: str) -> None:
+        from wlr.engine.duckdb.storage_version import check
+
+        check(self.place.path, version, self.find_state())
+
     def set_swaps(self, swaps: bool) -> None:
         self._swaps = swaps
 

@@ -86,6 +86,11 @@ def test_supported_versions_are_those_that_are_installed_with_us():
     oldest, before = re.findall(r"[\d.]*\d", engine.REQUIREMENT)
     assert f"DuckDB {oldest} and later, before {before}" == engine.SUPPORTED
     assert f"duckdb=={oldest}\n" in (root / "constraints-oldest.txt").read_text()
+    assert f"works with {engine.SUPPORTED}:" in (root / "docs/howto/upgrade.md").read_text()
+    assert f"pinned to `{engine.REQUIREMENT.removeprefix('duckdb')}`" in (root / "docs/limits.md").read_text()
+    # The options of `wlr replicate` that the docs describe.
+    for version in engine.STORAGE_VERSIONS:
+        assert f"`{version}`" in (root / "docs/cli.md").read_text()
 
 
 def test_a_version_that_does_not_read_all_rows_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -9,18 +9,20 @@ import subprocess
 import sys
 import sysconfig
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from wlc.capture.duckdb.interception import hook
+from wlc.capture.duckdb.module_functions import replace_in_modules
 from wlc.capture.duckdb.shared import look_into
 from wlc.dialect.duckdb.engine import BELOW, LEAST
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _STARTUP = str(Path(__file__).parent / "startup")
 _PATH = "PYTHONPATH"
@@ -80,8 +82,8 @@ class DuckDBInterception:
                 os.environ.pop(name, None)
                 if value is not None:
                     os.environ[name] = value
-            for place, name, original in replaced:
-                setattr(place, name, original)
+            for put_back in replaced:
+                put_back()
 
 
 def _master_file(source: str) -> str:
@@ -96,16 +98,13 @@ def _master_file(source: str) -> str:
     return os.path.realpath(source)
 
 
-def _intercept_everywhere(wanted: hook.Wanted) -> list[tuple[Any, str, Any]]:
-    """Replace functions of `duckdb`, also where a module imported them by name; returns places, names and originals."""
+def _intercept_everywhere(wanted: hook.Wanted) -> list[Callable[[], None]]:
+    """Replace functions of `duckdb`, also where a module imported them by name; returns what puts them back."""
     # The first captured connection replaces functions, too: it does so before.
     importlib.import_module("wlc.capture.duckdb.connection")
     replaced = hook.intercept(duckdb, wanted)
     by = {id(original): vars(duckdb)[name] for place, name, original in replaced if place is duckdb}
-    for place, module in list(sys.modules.items()):
-        if place.partition(".")[0] not in ("duckdb", "_duckdb", "wlc"):
-            for name, value in list(vars(module).items()):
-                if id(value) in by:
-                    setattr(module, name, by[id(value)])
-                    replaced.append((module, name, value))
-    return replaced
+    return [
+        *(partial(setattr, *each) for each in replaced),
+        *(partial(names.__setitem__, name, original) for names, name, original in replace_in_modules(by)),
+    ]
