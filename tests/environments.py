@@ -48,7 +48,7 @@ def _home() -> Path:
 
 def _fingerprint(requirements: tuple[str, ...]) -> str:
     parts = [sys.version, *requirements]
-    if any(each.startswith(DBFARM) for each in requirements):
+    if DBFARM in requirements:
         parts.append((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 import wlr
-from tests.environments import environment
+from tests.docs_blocks import blocks
+from tests.environments import ROOT, environment
 from tests.integrations.recorder import digests
 from tests.scratch import attached
 from wlc.dialect.duckdb.engine import REQUIREMENT
@@ -26,8 +28,13 @@ QUIET = {"DO_NOT_TRACK": "1", "RUNTIME__DLTHUB_TELEMETRY": "false"}
 
 
 def tool(name: str, *pinned: str) -> Path:
-    """Return the Python of an environment with a tool and without dbfarm, in the pinned or the newest versions."""
-    wanted = [each.partition("==")[0] for each in pinned] if os.environ.get(NEWEST) else pinned
+    """Return the Python of an environment with a tool and without dbfarm, in the pinned or the newest versions.
+
+    Args:
+        name: Of the environment.
+        pinned: Packages with their versions, such as `dlt==1.31.0`, or `sqlglot<30,==29.0.1` if later ones fail.
+    """
+    wanted = [re.sub(r",?==[\w.]+$", "", each) for each in pinned] if os.environ.get(NEWEST) else pinned
     # The program must have a DuckDB that dbfarm works with.
     return environment(name, "--only-binary", ":all:", REQUIREMENT, *wanted)
 
@@ -46,14 +53,24 @@ def run(folder: Path, *words: object, variables: Mapping[str, str] | None = None
     return done.stdout
 
 
+def type_page(folder: Path, python: Path, page: str, variables: Mapping[str, str] | None = None) -> None:
+    """Type what a guide says to type, in a folder and with the programs of an environment, where dbfarm comes last."""
+    path = f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    own = {"PATH": path, "WLC_FARM": str(folder / "farm"), **(variables or {})}
+    for block in blocks(ROOT / "docs" / "howto" / page):
+        shell = ("sh", "-ec") if block.language == "sh" else (python, "-c")
+        run(folder, *shell, block.text, variables=own)
+
+
 class Master:
     """A master in a folder, which programs write that do not know of dbfarm."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_there: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.path = folder, folder / "sales.duckdb"
         self._record = folder / "record.jsonl"
-        wlc.master(self.path, farm=str(folder / "farm"), create=True)
+        if not is_there:
+            wlc.master(self.path, farm=str(folder / "farm"), create=True)
 
     def execute(self, *words: object, variables: Mapping[str, str] | None = None) -> str:
         """Run a program by `wlc exec`."""

@@ -17,7 +17,14 @@ SCRIPT = HERE / "programs" / "cells.py"
 
 
 def test_the_cells_of_a_notebook_are_captured(tmp_path: Path) -> None:
-    wanted = ("jupysql==0.11.1", "duckdb-engine==0.17.0", "sqlalchemy<2.0.55", "nbclient", "ipykernel", "pandas==3.1.1")
+    wanted = (
+        "jupysql==0.11.1",
+        "duckdb-engine==0.17.0",
+        "sqlalchemy<2.0.55,==2.0.54",
+        "nbclient",
+        "ipykernel",
+        "pandas==3.1.1",
+    )
     python = tool("jupysql", *wanted)
     plain = run(tmp_path, python, SCRIPT, "plain.duckdb")
     assert "rope" in plain

@@ -24,4 +24,4 @@ NotebookClient(notebook, timeout=120).execute()
 for cell in notebook.cells:
     for output in cell.outputs:
         if output.get("name") == "stdout":
-            print(output.text)
+            print(output.text, end="")
