@@ -42,11 +42,9 @@ def accept(captured: type[Any]) -> None:
 
 def _names_of_modules() -> Iterator[dict[str, Any]]:
     """Yield the names of every loaded module; a module that is loaded on first use stays as it is."""
-    # Programs put other objects there, too.
-    modules: dict[str, object] = {**sys.modules}
-    for name, module in modules.items():
-        # In DuckDB's library itself, they stay what they are.
-        if isinstance(module, ModuleType) and name != "_duckdb":
+    for name, module in list(sys.modules.items()):
+        # Programs put objects there that pretend to be modules. In DuckDB's own library, all stays as it is.
+        if issubclass(type(module), ModuleType) and name != "_duckdb":
             yield object.__getattribute__(module, "__dict__")
 
 
