@@ -468,8 +468,12 @@ class Source(ABC):
         )
 
     @abstractmethod
+    def bypassed(self) -> dict[str, str]:
+        """Return the tables that were changed without capture since they were last compared, with the evidence."""
+
+    @abstractmethod
     def warn_bypassed(self) -> None:
-        """Warn of tables that were changed without capture."""
+        """Warn of tables that were changed without capture, once for each table."""
 
     @abstractmethod
     def details(self) -> SourceDetails:

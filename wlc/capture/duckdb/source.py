@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import compensation, conflicts, digests, repair, schema_change, setup, unpublished
+from wlc.capture.duckdb import compensation, digests, repair, schema_change, setup, uncaptured, unpublished
 from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
@@ -49,8 +49,10 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
         raise InvalidError("all tables of a DuckDB master are replicated", hint="choose with wlr replicate --tables")
     shared = open_shared(str(_existing(source)))
     try:
+        uncaptured.begin(shared)
         yield DuckDBSource(shared)
     finally:
+        uncaptured.end(shared)
         close_shared(shared)
 
 
@@ -133,6 +135,7 @@ def connect(
         shared.require_state()
         setup.check()
         if shared.is_master and shared.away is None and not read_only:
+            uncaptured.begin(shared)
             found = DuckDBSource(shared)
             found.keep_options(storage_options or {})
             if shared.publisher is None:
@@ -308,8 +311,8 @@ class DuckDBSource(Source):
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         """Copy the database at exactly the last published tick, while other connections continue to write."""
         shared = self._shared
-        if not is_first:
-            self._refuse_bypassed()
+        if not is_first and (found := uncaptured.found(shared)):
+            raise self._bypassing({str(name): problem for name, problem in found.items()})
         with shared.root.cursor() as connection:
             # Most transactions are published while others write, so that commits wait only for the rest.
             with shared.publish_lock:
@@ -351,32 +354,32 @@ class DuckDBSource(Source):
                 unpublished.write_digests(connection, shared.catalog, manifest.digests, known.quick)
                 connection.execute("COMMIT")
 
-    def _refuse_bypassed(self) -> None:
-        with self._shared.reading() as connection:
-            found = unpublished.bypassed(connection, self._shared.catalog)
-        if found:
-            listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
-            raise UnsupportedError(
-                f"{self} was written to without wlc.connect(): {listed}",
-                hint=f"wlc farm repair {shlex.quote(str(self))}",
-            )
+    def bypassed(self) -> dict[str, str]:
+        shared = self._shared
+        found = uncaptured.found(shared) if uncaptured.may_exist(shared) else {}
+        return {str(name): problem for name, problem in found.items()}
+
+    def _bypassing(self, found: Mapping[str, str]) -> UnsupportedError:
+        listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
+        return UnsupportedError(
+            f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc farm repair {shlex.quote(str(self))}"
+        )
 
     def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
         return compensation.compensate(self._shared, changes, force=force, dry_run=dry_run)
 
     def warn_bypassed(self) -> None:
-        try:
-            self._refuse_bypassed()
-        except UnsupportedError as error:
+        shared, found = self._shared, self.bypassed()
+        if not found.keys() <= shared.warned:
+            error = self._bypassing(found)
             warnings.warn(f"{error.message}; {error.hint}", stacklevel=3)
+        shared.warned = frozenset(found)
 
     def details(self) -> SourceDetails:
         shared = self._shared
         with shared.reading() as connection:
             waiting = unpublished.count_pending(connection, shared.catalog)
-            found = unpublished.bypassed(connection, shared.catalog) if shared.is_master else {}
-            tables = duckdb_catalog.table_names(connection, shared.catalog) if shared.is_master else ()
-        found |= dict.fromkeys(conflicts.changed(shared, (t for t in tables if t not in found)), "has other rows")
+        found = uncaptured.found(shared) if shared.is_master else {}
         warning = str(shared.away) if shared.is_master and shared.away else None
         return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
 
