@@ -205,7 +205,7 @@ class SimulatedSource(Source, SiteLife):
         raise NotImplementedError
 
     adopt_place = keep_options = check = install = has_objects = bypassed = warn_bypassed = _unneeded
-    verify = journal_difference = uninstall = _unneeded
+    verify = journal_difference = publish_bypassed = uninstall = _unneeded
     held = rehearsal = inherit = disinherit = pass_sequences = renew = _unneeded
     what_only_a_primary_writes = step_down = take_over = _unneeded
     rejected_rows = resubmit = _unneeded

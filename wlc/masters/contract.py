@@ -493,6 +493,10 @@ class Source(ABC):
         """
 
     @abstractmethod
+    def publish_bypassed(self, database: FarmDatabase) -> None:
+        """Publish the changes of the tables that `bypassed` returns, before anything is captured on top of them."""
+
+    @abstractmethod
     def without_commits(self) -> AbstractContextManager[None]:
         """Block commits of other connections, if the engine can; the caller is `publishing`."""
 

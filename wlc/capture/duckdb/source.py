@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import compensation, digests, repair, schema_change, setup, uncaptured, unpublished
+from wlc.capture.duckdb import compensation, digests, schema_change, setup, uncaptured, unpublished
 from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
+from wlc.capture.duckdb.repair import journal_difference, journal_found
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -124,7 +125,12 @@ def check_repair(source: str) -> None:
 
 
 def connect(
-    source: str, *, read_only: bool, config: dict[str, Any] | None, storage_options: Mapping[str, Any] | None
+    source: str,
+    *,
+    read_only: bool,
+    config: dict[str, Any] | None,
+    storage_options: Mapping[str, Any] | None,
+    repair: bool = False,
 ) -> Connection:
     """Open a master to write to it with capture; see `wlc.connect`."""
     from wlc.capture.duckdb.connection import Connection  # Read-only commands start faster without this import.
@@ -140,6 +146,8 @@ def connect(
             found.keep_options(storage_options or {})
             if shared.publisher is None:
                 shared.publisher = Publisher(found, database_of(found.require_state()))
+            if repair:
+                found.publish_bypassed(shared.publisher.database)
             found.warn_bypassed()
             site = found.present_site
             if found.require_state().fence is not None or (site is not None and not site.has_settled_past):
@@ -391,7 +399,17 @@ class DuckDBSource(Source):
             )
 
     def journal_difference(self, published: Path | None) -> None:
-        repair.journal_difference(self._shared, published)
+        journal_difference(self._shared, published)
+
+    def publish_bypassed(self, database: FarmDatabase) -> None:
+        if not (found := self.bypassed()):
+            return
+        with self.working(), self.publishing():
+            publish(self, database)
+            journal_found(self._shared, database, uncaptured.found(self._shared))
+            tick = publish(self, database).tick
+        problem = self._bypassing(found).message
+        warnings.warn(f"{problem}; this is repaired, and published as tick {tick}", stacklevel=3)
 
     def without_commits(self) -> AbstractContextManager[Any]:
         return self._shared.commit_lock
