@@ -193,20 +193,22 @@ class Doubt:
         is_open: All tables but the compared ones.
         compared: Tables that agreed since the doubt arose.
         differing: Tables that differed in this process.
+        of_schema: Tables or other objects were created, altered or dropped without capture.
     """
 
     is_open: bool = False
     compared: set[Name] = field(default_factory=set)
     differing: set[Name] = field(default_factory=set)
+    of_schema: bool = False
 
     def of(self, tables: Iterable[Name]) -> list[Name]:
         """Return the tables that are in doubt."""
         return [name for name in tables if name not in self.compared] if self.is_open else []
 
-    def settle(self, tables: Iterable[Name], differing: Iterable[Name]) -> None:
-        """Store the result of a comparison of all tables."""
-        self.differing = set(differing)
-        self.is_open = bool(self.differing)
+    def settle(self, tables: Iterable[Name], differing: Iterable[Name], *, of_schema: bool) -> None:
+        """Store the result of a comparison of all tables and other objects."""
+        self.differing, self.of_schema = set(differing), of_schema
+        self.is_open = bool(self.differing) or of_schema
         self.compared = set(tables) - self.differing if self.is_open else set()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, unpublished
+from wlc.capture.duckdb import journal, known_objects, unpublished
 from wlc.capture.duckdb.home import Doubt
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
@@ -18,18 +18,20 @@ from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.duckdb.schema import schema_statements
-from wlc.dialect.sql import literal
+from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_records import record_of
-from wlc.farm.model import Clear, DbObject, Ddl, DroppedObject, Position
+from wlc.farm.model import Clear, CreatedObject, DbObject, Ddl, DroppedObject, Layout, Position, SequencePosition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.known_objects import ChangedObject
     from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.uncaptured import Bypassed
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Name
 
@@ -67,8 +69,8 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
         return _journal(connection, shared, differences)
 
 
-def journal_found(shared: Shared, database: FarmDatabase, found: Collection[Name]) -> int:
-    """Journal one transaction with the uncaptured changes of some tables.
+def journal_found(shared: Shared, database: FarmDatabase, found: Bypassed) -> int:
+    """Journal one transaction with uncaptured changes.
 
     Rows are compared with the newest snapshot and the log after it. A table whose rows these do not give is recorded
     with all its rows.
@@ -76,7 +78,7 @@ def journal_found(shared: Shared, database: FarmDatabase, found: Collection[Name
     Args:
         shared: The master; nothing may be journalled.
         database: Its place in the farm.
-        found: The changed tables.
+        found: The changes.
 
     Returns:
         Number of records.
@@ -86,11 +88,11 @@ def journal_found(shared: Shared, database: FarmDatabase, found: Collection[Name
     """
     with shared.root.cursor() as connection:
         tables = duckdb_catalog.tables(connection, shared.catalog)
-        before = published_rows(database, {name: tables[name] for name in found if name in tables})
+        before = published_rows(database, {name: tables[name] for name in found.tables if name in tables})
 
         def differences() -> list[JournalRecord]:
             counts = unpublished.read_counts(connection, shared.catalog)
-            contradicted = {name: count if name in found else None for name, count in counts.items()}
+            contradicted = {name: count if name in found.tables else None for name, count in counts.items()}
             return _differences(connection, shared, contradicted, before)
 
         return _journal(connection, shared, differences)
@@ -112,6 +114,7 @@ def _journal(
                         connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = 0")
                 entry = JournalEntry(tick, "wlc farm repair", started=now, committed=now, records=tuple(records))
                 journal.add_entry(connection, shared.catalog, entry)
+                known_objects.renew(connection, shared.catalog)
             with shared.changing_schema():
                 connection.execute("COMMIT")
         except BaseException:
@@ -192,21 +195,15 @@ def _differences(
     if contradicted is None:
         before = duckdb_catalog.tables(connection, _PUBLISHED.strip('"'))
     else:
-        before = {name: known[name][1] for name in contradicted}
-    records: list[JournalRecord] = []
-    statements = {
-        ddl.object: ddl for ddl in schema_statements(connection, shared.catalog)[0] if ddl.kind == "CREATE TABLE"
-    }
-    for name in before:
-        if present.get(name) != before[name]:
-            does = (DroppedObject(DbObject("TABLE", name)),)
-            records.append(Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", (name.schema,), does=does))
+        # The journal forgets the layout of a table that is gone.
+        before = {name: known[name][1] if name in known else Layout(()) for name in contradicted}
+    replaced = {name for name in {*before, *present} if before.get(name) != present.get(name)}
+    objects = known_objects.changed(connection, shared.catalog)
+    records = [*_dropped(objects, before.keys() & replaced)]
+    created, created_last = _created(connection, shared, objects, {n: present[n] for n in replaced if n in present})
+    records += created
     for name, layout in present.items():
-        if before.get(name) != layout:
-            table = CapturedTable(shared.new_layout(), shared.catalog, name, layout)
-            journal.add_layout(connection, table)
-            records.append(statements[name])
-            records += _difference(connection, table, None)
+        if name in replaced:
             continue
         number, known_layout = known.get(name, (0, None))
         if known_layout != layout:
@@ -218,7 +215,52 @@ def _differences(
             records += _difference(connection, table, before_sql)
         elif (rows := contradicted[name]) is not None:
             records += _rows_or_all(connection, shared, table, rows, (published or {}).get(name))
-    return records
+    return records + created_last
+
+
+def _dropped(objects: Sequence[ChangedObject], tables: Collection[Name]) -> list[JournalRecord]:
+    """Return the statements that drop tables and other objects; a table's indexes are dropped with it."""
+    known = [each for each in objects if each.is_known and each.of not in tables]
+    users = [_drop(each.object, each.of) for each in known if each.object.kind in ("INDEX", "VIEW")]
+    used = [_drop(each.object) for each in known if each.object.kind not in ("INDEX", "VIEW")]
+    return [*users, *(_drop(DbObject("TABLE", name)) for name in sorted(tables)), *used]
+
+
+def _created(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    objects: Iterable[ChangedObject],
+    tables: Mapping[Name, Layout],
+) -> tuple[list[JournalRecord], list[JournalRecord]]:
+    """Return the records that create objects, and tables with all their rows; and those for after all rows."""
+    added = {each.object for each in objects if each.is_present}
+    first, last = schema_statements(connection, shared.catalog)
+    records: list[JournalRecord] = []
+    for ddl in first:
+        if ddl.kind == "CREATE TABLE" and ddl.object in tables:
+            table = CapturedTable(shared.new_layout(), shared.catalog, ddl.object, tables[ddl.object])
+            journal.add_layout(connection, table)
+            records += [ddl, *_difference(connection, table, None)]
+        elif added & {effect.object for effect in ddl.does if isinstance(effect, CreatedObject)}:
+            records.append(ddl)
+    wanted = [
+        ddl
+        for ddl in last
+        if any(isinstance(e, CreatedObject) and (e.object in added or e.of in tables) for e in ddl.does)
+    ]
+    sequences = {each.name for each in added if each.kind == "SEQUENCE"}
+    positions = duckdb_catalog.sequences(connection, shared.catalog) if sequences else {}
+    return records, [
+        *wanted,
+        *(SequencePosition(name, value) for name, value in positions.items() if name in sequences),
+    ]
+
+
+def _drop(dropped: DbObject, of: Name | None = None) -> Ddl:
+    name = dropped.name
+    shown = quote(name.name) if dropped.kind == "SCHEMA" else name.sql
+    statement = f"DROP {dropped.kind} {shown}{' CASCADE' if dropped.kind == 'TABLE' else ''}"
+    return Ddl(f"DROP {dropped.kind}", name, statement, (name.schema,), does=(DroppedObject(dropped, of),))
 
 
 def _rows_or_all(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import duckdb
 
-from wlc.capture.duckdb import home, journal, opening, packed
+from wlc.capture.duckdb import home, journal, known_objects, opening, packed
 from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
 from wlc.capture.duckdb.commit_lock import CommitLock, LastChanges
 from wlc.capture.duckdb.home import Doubt, Home, decode_home, elsewhere, encode_home, home_at
@@ -448,6 +448,7 @@ def open_shared(
                     packed.sweep(file)
                     if shared.is_master:
                         packed.create(root, catalog)
+                        known_objects.create(root, catalog)
             except BaseException:
                 # A reference to the error would keep the file open, too.
                 root.close()

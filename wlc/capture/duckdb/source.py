@@ -320,7 +320,7 @@ class DuckDBSource(Source):
         """Copy the database at exactly the last published tick, while other connections continue to write."""
         shared = self._shared
         if not is_first and (found := uncaptured.found(shared)):
-            raise self._bypassing({str(name): problem for name, problem in found.items()})
+            raise self._bypassing(found.problems)
         with shared.root.cursor() as connection:
             # Most transactions are published while others write, so that commits wait only for the rest.
             with shared.publish_lock:
@@ -364,8 +364,7 @@ class DuckDBSource(Source):
 
     def bypassed(self) -> dict[str, str]:
         shared = self._shared
-        found = uncaptured.found(shared) if uncaptured.may_exist(shared) else {}
-        return {str(name): problem for name, problem in found.items()}
+        return uncaptured.found(shared).problems if uncaptured.may_exist(shared) else {}
 
     def _bypassing(self, found: Mapping[str, str]) -> UnsupportedError:
         listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
@@ -387,9 +386,9 @@ class DuckDBSource(Source):
         shared = self._shared
         with shared.reading() as connection:
             waiting = unpublished.count_pending(connection, shared.catalog)
-        found = uncaptured.found(shared) if shared.is_master else {}
+        found = uncaptured.found(shared).problems if shared.is_master else {}
         warning = str(shared.away) if shared.is_master and shared.away else None
-        return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
+        return SourceDetails(waiting, found, warning=warning)
 
     def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:  # noqa: ARG002
         catalog = self._shared.catalog
@@ -406,7 +405,10 @@ class DuckDBSource(Source):
             return
         with self.working(), self.publishing():
             publish(self, database)
-            journal_found(self._shared, database, uncaptured.found(self._shared))
+            with self._shared.commit_lock:
+                # What is captured is no difference, so commits wait from here on.
+                publish(self, database)
+                journal_found(self._shared, database, uncaptured.found(self._shared))
             tick = publish(self, database).tick
         problem = self._bypassing(found).message
         warnings.warn(f"{problem}; this is repaired, and published as tick {tick}", stacklevel=3)

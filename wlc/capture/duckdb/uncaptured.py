@@ -10,11 +10,12 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import digests, journal, unpublished
+from wlc.capture.duckdb import digests, journal, known_objects, unpublished
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.digest_sql import sum_quickly
@@ -25,10 +26,31 @@ from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
+    from wlc.capture.duckdb.known_objects import ChangedObject
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.model import Layout
+
+
+_OF_SCHEMA = ("was created", "was dropped", "was altered")
+
+
+@dataclass(frozen=True, slots=True)
+class Bypassed:
+    """Tables that were changed without capture, with the evidence, and other objects."""
+
+    tables: Mapping[Name, str] = field(default_factory=dict)
+    objects: tuple[ChangedObject, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tables or self.objects)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """The evidence for each table or object by its name; the kind precedes the names of objects."""
+        of_objects = {f"{each.object.kind.lower()} {each.object.name}": each.problem for each in self.objects}
+        return {str(name): problem for name, problem in self.tables.items()} | of_objects
 
 
 def begin(shared: Shared) -> None:
@@ -67,15 +89,20 @@ def _definitions(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozens
     return frozenset(duckdb_catalog.rows(connection, catalog, query))
 
 
-def found(shared: Shared) -> dict[Name, str]:
-    """Return the tables that were changed without capture, with the evidence; the rows of tables in doubt are read."""
+def found(shared: Shared) -> Bypassed:
+    """Return what was changed without capture; the rows of tables in doubt are read."""
     with shared.reading() as connection:
         layouts = duckdb_catalog.tables(connection, shared.catalog)
+        objects = known_objects.changed(connection, shared.catalog)
         problems = _contradictions(connection, shared.catalog, layouts)
         shared.defined = _definitions(connection, shared.catalog)
     problems |= dict.fromkeys(changed(shared, layouts.keys() - problems.keys()), "has other rows")
-    shared.doubt.settle(layouts, problems)
-    return problems
+    # An index comes and goes with its table.
+    unmade = {name for name in problems if name not in layouts or problems[name] == "was created"}
+    result = Bypassed(problems, tuple(each for each in objects if each.of not in unmade))
+    is_altered = any(problem in _OF_SCHEMA for problem in problems.values())
+    shared.doubt.settle(layouts, problems, of_schema=is_altered or bool(result.objects))
+    return result
 
 
 def _contradictions(connection: duckdb.DuckDBPyConnection, catalog: str, actual: dict[Name, Layout]) -> dict[Name, str]:
@@ -140,6 +167,20 @@ def refuse_changed(shared: Shared, tables: Iterable[Name]) -> None:
     if names := changed(shared, tables):
         raise UnsupportedError(
             f"rows of {', '.join(map(str, names))} were changed without wlc.connect(), and replicas do not have them",
+            hint=f"wlc farm repair {shlex.quote(shared.path)}",
+            path=shared.path,
+        )
+
+
+def refuse_schema_change(shared: Shared) -> None:
+    """Refuse a captured schema change on top of an uncaptured one: it may need objects that replicas do not have.
+
+    Raises:
+        UnsupportedError: There is an uncaptured one.
+    """
+    if shared.doubt.of_schema:
+        raise UnsupportedError(
+            f"the schema of {shared.path} was changed without wlc.connect(), and replicas do not have this change",
             hint=f"wlc farm repair {shlex.quote(shared.path)}",
             path=shared.path,
         )
