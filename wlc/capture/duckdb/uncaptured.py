@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import duckdb
 
 from wlc.capture.duckdb import digests, journal, known_objects, unpublished
+from wlc.capture.duckdb.home import Doubt
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.digest_sql import sum_quickly
 from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm.digest import differing, touched
-from wlc.farm.errors import UnsupportedError
+from wlc.farm.errors import FarmError, UnsupportedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
@@ -63,9 +63,11 @@ def begin(shared: Shared) -> None:
 def end(shared: Shared) -> None:
     """Before the last user closes the file, find what this process has written to it without capture."""
     if shared.users == 1 and shared.is_master and shared.defined is not None and not shared.doubt.is_open:
-        with suppress(duckdb.Error, OSError):
+        try:
             if shared.doubt_to_note() and not _agrees(shared):
                 found(shared)
+        except (duckdb.Error, FarmError, OSError):
+            shared.doubt = Doubt(is_open=True)
 
 
 def may_exist(shared: Shared) -> bool:
