@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
-import duckdb
-
 from wlc.capture.duckdb import schema_change
+from wlc.dialect.duckdb import engine
 from wlc.dialect.sql import quote
 from wlc.farm.model import DbObject, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import duckdb
 
     from wlc.capture.duckdb.schema_change import CatalogEntry, ObjectKey, Objects
 
@@ -102,7 +103,7 @@ def _add(
 
 
 def _rows(entries: Iterable[tuple[ObjectKey, CatalogEntry]]) -> list[_Row]:
-    return [(*key, entry.of, _definition(key, entry), duckdb.__version__) for key, entry in entries if key[0] in KINDS]
+    return [(*key, entry.of, _definition(key, entry), engine.running()) for key, entry in entries if key[0] in KINDS]
 
 
 def _definition(key: ObjectKey, entry: CatalogEntry) -> str:
