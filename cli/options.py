@@ -51,6 +51,9 @@ Farm = Annotated[
     typer.Option("--farm", metavar="URL", help="Directory or bucket that holds the databases; default is WLC_FARM."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")]
+Repair = Annotated[
+    bool, typer.Option("--repair", help="First publish what another program wrote to the file without capture.")
+]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="K=V", help="Option of the farm's file system; may be repeated."),

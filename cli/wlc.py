@@ -22,7 +22,7 @@ from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, 
 from .command import command, explain, new_app, run_app
 from .interruption import stop_on_signal
 from .log_lines import log_report
-from .options import Database, Farm, Source, StorageOptions, beat_of, storage_options
+from .options import Database, Farm, Repair, Source, StorageOptions, beat_of, storage_options
 from .output import Fields, Listing, Report, Sentence, Value, counted, for_person, record, with_units
 from .overview import COMMANDS as LOOKING_COMMANDS
 from .overview import list_databases, log
@@ -173,6 +173,7 @@ def sql(
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the statements from here; - is stdin.")
     ] = None,
+    repair: Repair = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Run SQL on a master with capture, and show the result."""
@@ -181,7 +182,7 @@ def sql(
     text = _sql_text(statements, file)
     # If a background thread cannot publish, closing the connection reports it.
     logging.getLogger("wlc").addHandler(logging.NullHandler())
-    connection = wlc.connect(source, storage_options=storage_options(storage_option))
+    connection = wlc.connect(source, repair=repair, storage_options=storage_options(storage_option))
     try:
         with working("running SQL"):
             answer = _answer(connection.execute(text))
@@ -258,13 +259,13 @@ def execute(
 
 
 @command(app, "flush", example="sales.duckdb")
-def flush(source: Source, storage_option: StorageOptions = None) -> Report:
+def flush(source: Source, repair: Repair = False, storage_option: StorageOptions = None) -> Report:
     """Publish committed transactions now."""
     import wlc
 
     options = storage_options(storage_option)
     with working("publishing"):
-        done = wlc.flush(source, storage_options=options)
+        done = wlc.flush(source, repair=repair, storage_options=options)
     said = f"Nothing to publish; the last tick is {done.tick}."
     if done.batches:
         said = (
@@ -324,7 +325,7 @@ def stop(
 
 
 @command(app, "farm repair", example="sales.duckdb")
-def repair(source: Source, storage_option: StorageOptions = None) -> Report:
+def farm_repair(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish what was written to a master without capture.
 
     It is found by comparing the database with the published state.

@@ -22,6 +22,7 @@ def connect(
     config: dict[str, Any] | None = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
+    repair: bool = False,
     take: bool = False,
     beat_s: float | None = None,
 ) -> Connection:
@@ -33,6 +34,7 @@ def connect(
         config: Settings of DuckDB.
         storage_options: Options of the farm's file system, over those that the database remembers; they hold until
             the last connection of this process is closed.
+        repair: First publish what another program wrote to the file without capture.
         take: Take the other sites' transactions in the background until this connection is closed.
         beat_s: Seconds between two rounds of taking; the database's own beat if omitted.
 
@@ -50,9 +52,11 @@ def connect(
     """
     if take and read_only:
         raise InvalidError("a connection that only reads cannot take", hint="wlc.connect(path, take=True)")
+    if repair and read_only:
+        raise InvalidError("a connection that only reads cannot repair", hint="wlc.connect(path, repair=True)")
     source = os.fspath(database)
     connection = adapters.module_of(source).connect(
-        source, read_only=read_only, config=config, storage_options=storage_options
+        source, read_only=read_only, config=config, storage_options=storage_options, repair=repair
     )
 
     @cache

@@ -286,7 +286,11 @@ class Lazy(types.ModuleType):
     def __getattribute__(self, name):
         raise SystemExit(f"a module was asked for {name}")
 
-sys.modules["lazy"] = Lazy("lazy")
+class Pretender:
+    __slots__ = ()
+    __class__ = types.ModuleType
+
+sys.modules |= {"lazy": Lazy("lazy"), "pretender": Pretender(), "nothing": None}
 kept = [run]
 import wlc
 with wlc.connect(sys.argv[1]) as connection:

@@ -204,8 +204,8 @@ class SimulatedSource(Source, SiteLife):
     def _unneeded(self, *_: object, **__: object) -> Any:
         raise NotImplementedError
 
-    adopt_place = keep_options = check = install = has_objects = warn_bypassed = _unneeded
-    verify = journal_difference = uninstall = _unneeded
+    adopt_place = keep_options = check = install = has_objects = bypassed = warn_bypassed = _unneeded
+    verify = journal_difference = publish_bypassed = uninstall = _unneeded
     held = rehearsal = inherit = disinherit = pass_sequences = renew = _unneeded
     what_only_a_primary_writes = step_down = take_over = _unneeded
     rejected_rows = resubmit = _unneeded

@@ -70,6 +70,7 @@ class SourceModule(Protocol):
         read_only: bool,
         config: dict[str, Any] | None,
         storage_options: Mapping[str, Any] | None,
+        repair: bool = False,
     ) -> Connection:
         """Open a master to write to it with capture; arguments and errors as for `wlc.connect`."""
 

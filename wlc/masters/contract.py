@@ -486,8 +486,12 @@ class Source(ABC):
         )
 
     @abstractmethod
+    def bypassed(self) -> dict[str, str]:
+        """Return the tables that were changed without capture since they were last compared, with the evidence."""
+
+    @abstractmethod
     def warn_bypassed(self) -> None:
-        """Warn of tables that were changed without capture."""
+        """Warn of tables that were changed without capture, once for each table."""
 
     @abstractmethod
     def details(self) -> SourceDetails:
@@ -505,6 +509,10 @@ class Source(ABC):
             published: DuckDB file with the published state; None if the log cannot be applied. Then tables that differ
                 from the log are journalled with all their rows.
         """
+
+    @abstractmethod
+    def publish_bypassed(self, database: FarmDatabase) -> None:
+        """Publish the changes of the tables that `bypassed` returns, before anything is captured on top of them."""
 
     @abstractmethod
     def without_commits(self) -> AbstractContextManager[None]:

@@ -103,11 +103,14 @@ def master(
         return status_of(database, found.details())
 
 
-def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:
+def flush(
+    source: str | os.PathLike[str], *, repair: bool = False, storage_options: Mapping[str, Any] | None = None
+) -> Flushed:
     """Publish pending transactions now, and take a snapshot if the database's policy requires one.
 
     Args:
         source: Path or URL of the master.
+        repair: First publish what another program wrote to a DuckDB file without capture.
         storage_options: Options of the farm's file system, over those that the database remembers.
 
     Raises:
@@ -119,6 +122,8 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
         3
     """
     with opened_master(source, storage_options) as (found, database):
+        if repair:
+            found.publish_bypassed(database)
         flushed = publish_and_repair(found, database)
         note_flushed(found, database)
         found.warn_bypassed()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import unpublished
 from wlc.capture.duckdb.images import conflict
 from wlc.capture.duckdb.journal import LOCAL_ROWID
-from wlc.dialect.duckdb import snapshot
-from wlc.farm.digest import differing
-from wlc.farm.errors import UnsupportedError
+from wlc.capture.duckdb.uncaptured import refuse_changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -95,29 +91,3 @@ def _is_outdated(images: Images) -> bool:
     ).fetchall()
     connection.unregister("wlc present")
     return bool(found)
-
-
-def changed(shared: Shared, tables: Iterable[Name]) -> list[Name]:
-    """Compare the tables in doubt, and return those whose rows differ from the captured ones."""
-    if not (doubtful := shared.doubt.of(tables)):
-        return []
-    with shared.reading() as connection:
-        expected = unpublished.expected_digests(connection, shared.catalog, shared.work)
-        held = snapshot.digests(connection, shared.catalog, doubtful)
-    found = differing(held, expected)
-    shared.doubt.compared.update(held.keys() - set(found))
-    return found
-
-
-def refuse_changed(shared: Shared, tables: Iterable[Name]) -> None:
-    """Refuse to publish removed or changed rows of tables whose rows differ from the captured ones.
-
-    Raises:
-        UnsupportedError: There is such a table.
-    """
-    if found := changed(shared, tables):
-        raise UnsupportedError(
-            f"rows of {', '.join(map(str, found))} were changed without wlc.connect(), and replicas do not have them",
-            hint=f"wlc farm repair {shlex.quote(shared.path)}",
-            path=shared.path,
-        )

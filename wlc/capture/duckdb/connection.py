@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsInt, TypeVar, cast
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import for_update, frames, module_functions, relations
+from wlc.capture.duckdb import for_update, frames, module_functions, relations, uncaptured
 from wlc.capture.duckdb.analysis import (
     UNKNOWN,
     AppendEffect,
@@ -553,6 +553,7 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Ca
         if isinstance(failure, FencedError) and not shared.commits:
             # A process that only read has nothing to publish.
             failure = None
+    uncaptured.end(shared)
     close_shared(shared)
     return failure
 

@@ -12,10 +12,9 @@ Doubt: another program may have written a master's file since the last captured 
 
 DuckDB numbers the checkpoints of a file, in its header. A session finally writes the number of its own last checkpoint.
 If the file has another number, or a write-ahead log is left, another program has written the file, or the session
-crashed. Then a table is in doubt until it is compared with the captured state, before the first commit that removes or
-changes rows of the table: images of uncaptured rows would stop each replica.
-
-Writes through DuckDB alone within the capturing process are not detected.
+crashed. Then all tables are in doubt until they are compared with the captured state. A commit that removes or changes
+rows of a table that differs is refused: images of uncaptured rows would stop each replica. See
+`wlc.capture.duckdb.uncaptured`.
 """
 
 from __future__ import annotations
@@ -192,15 +191,25 @@ class Doubt:
 
     Attributes:
         is_open: All tables but the compared ones.
-        compared: Tables compared since the doubt arose.
+        compared: Tables that agreed since the doubt arose.
+        differing: Tables that differed in this process.
+        of_schema: Tables or other objects were created, altered or dropped without capture.
     """
 
     is_open: bool = False
     compared: set[Name] = field(default_factory=set)
+    differing: set[Name] = field(default_factory=set)
+    of_schema: bool = False
 
     def of(self, tables: Iterable[Name]) -> list[Name]:
         """Return the tables that are in doubt."""
         return [name for name in tables if name not in self.compared] if self.is_open else []
+
+    def settle(self, tables: Iterable[Name], differing: Iterable[Name], *, of_schema: bool) -> None:
+        """Store the result of a comparison of all tables and other objects."""
+        self.differing, self.of_schema = set(differing), of_schema
+        self.is_open = bool(self.differing) or of_schema
+        self.compared = set(tables) - self.differing if self.is_open else set()
 
 
 def checkpoints(path: Path) -> int:

@@ -48,11 +48,9 @@ def replace_in_modules(by: Mapping[int, Any]) -> list[tuple[dict[str, object], s
         What was replaced: the names of a module, the name, and the object.
     """
     replaced = []
-    # Programs put other objects there, too.
-    modules: dict[str, object] = {**sys.modules}
-    for place, module in modules.items():
-        # In DuckDB's library and in this package, they stay what they are.
-        if isinstance(module, ModuleType) and place.partition(".")[0] not in ("_duckdb", "wlc"):
+    for place, module in list(sys.modules.items()):
+        # Programs put objects there that pretend to be modules. In DuckDB's library and here, all stays as it is.
+        if issubclass(type(module), ModuleType) and place.partition(".")[0] not in ("_duckdb", "wlc"):
             names: dict[str, object] = object.__getattribute__(module, "__dict__")
             found = [(names, name, value) for name, value in list(names.items()) if id(value) in by]
             names.update({name: by[id(value)] for _, name, value in found})

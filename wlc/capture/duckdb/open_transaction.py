@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, conflicts, digests, journal, schema_change, superset
+from wlc.capture.duckdb import (
+    acceptance,
+    conflicts,
+    digests,
+    journal,
+    known_objects,
+    schema_change,
+    superset,
+    uncaptured,
+)
 from wlc.capture.duckdb.analysis import (
     AppendEffect,
     Effect,
@@ -255,6 +264,10 @@ class OpenTransaction:
         if not self.tables.has_sequences:
             return []
         found = duckdb_catalog.sequences(self.connection, self.tables.catalog)
+        if self.shared.doubt.is_open:
+            # Replicas do not have sequences that were created without capture.
+            captured = known_objects.sequences(self.connection, self.tables.catalog)
+            found = {name: value for name, value in found.items() if name in captured}
         # A recreated sequence has another position on a replica, even if it has the same value here.
         known = {} if self.changes_schema else self.shared.sequences
         changed = {name: value for name, value in found.items() if known.get(name) != value}
@@ -380,6 +393,8 @@ class OpenTransaction:
                 self._rewrite_alike(effect.target)
             return
         self.changes_schema = True
+        uncaptured.refuse_schema_change(self.shared)
+        known_objects.note(self.connection, self.tables.catalog, before, after)
         if not self.tick:
             self.tick = self.shared.new_tick()
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)

@@ -9,25 +9,30 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import digests, journal, unpublished
+from wlc.capture.duckdb import digests, journal, known_objects, unpublished
 from wlc.capture.duckdb.home import Doubt
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
+from wlc.capture.duckdb.published_rows import published_rows
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
+from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.duckdb.schema import schema_statements
-from wlc.dialect.sql import literal
+from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_records import record_of
-from wlc.farm.model import Clear, DbObject, Ddl, DroppedObject, Position
+from wlc.farm.model import Clear, CreatedObject, DbObject, Ddl, DroppedObject, Layout, Position, SequencePosition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.known_objects import ChangedObject
     from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.uncaptured import Bypassed
+    from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Name
 
 _PUBLISHED = '"wlc published"'
@@ -54,12 +59,52 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
     """
     if published is None and shared.site is not None:
         shared.site.refuse_whole_tables(shared.path)
-    with shared.root.cursor() as connection, shared.commit_lock, _attached(connection, published):
-        connection.execute("BEGIN")
-        try:
+    with _attached(shared, published) as connection:
+
+        def differences() -> list[JournalRecord]:
             if published is not None:
                 _refuse_other_tick(connection, shared, published)
-            records = _differences(connection, shared, None if published else _contradicted(connection, shared))
+            return _differences(connection, shared, None if published else _contradicted(connection, shared))
+
+        return _journal(connection, shared, differences)
+
+
+def journal_found(shared: Shared, database: FarmDatabase, found: Bypassed) -> int:
+    """Journal one transaction with uncaptured changes.
+
+    Rows are compared with the newest snapshot and the log after it. A table whose rows these do not give is recorded
+    with all its rows.
+
+    Args:
+        shared: The master; nothing may be journalled.
+        database: Its place in the farm.
+        found: The changes.
+
+    Returns:
+        Number of records.
+
+    Raises:
+        UnsupportedError: All rows of a table must be recorded, and other sites have taken from the log.
+    """
+    with shared.root.cursor() as connection:
+        tables = duckdb_catalog.tables(connection, shared.catalog)
+        before = published_rows(database, {name: tables[name] for name in found.tables if name in tables})
+
+        def differences() -> list[JournalRecord]:
+            counts = digests.rows_of(digests.read(connection, shared.catalog))
+            contradicted = {name: count if name in found.tables else None for name, count in counts.items()}
+            return _differences(connection, shared, contradicted, before)
+
+        return _journal(connection, shared, differences)
+
+
+def _journal(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, differences: Callable[[], list[JournalRecord]]
+) -> int:
+    with shared.commit_lock:
+        connection.execute("BEGIN")
+        try:
+            records = differences()
             if records:
                 _refuse_forbidden(connection, shared, records)
                 tick, now = shared.new_tick(), shared.commit_time()
@@ -69,6 +114,7 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
                         connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = 0")
                 entry = JournalEntry(tick, "wlc farm repair", started=now, committed=now, records=tuple(records))
                 journal.add_entry(connection, shared.catalog, entry)
+                known_objects.renew(connection, shared.catalog)
             with shared.changing_schema():
                 connection.execute("COMMIT")
         except BaseException:
@@ -81,15 +127,16 @@ def journal_difference(shared: Shared, published: Path | None) -> int:
 
 
 @contextmanager
-def _attached(connection: duckdb.DuckDBPyConnection, published: Path | None) -> Iterator[None]:
-    if published is None:
-        yield
-        return
-    connection.execute(f"ATTACH {literal(str(published))} AS {_PUBLISHED} (READ_ONLY)")
-    try:
-        yield
-    finally:
-        connection.execute(f"DETACH {_PUBLISHED}")
+def _attached(shared: Shared, published: Path | None) -> Iterator[duckdb.DuckDBPyConnection]:
+    with shared.root.cursor() as connection:
+        if published is None:
+            yield connection
+            return
+        connection.execute(f"ATTACH {literal(str(published))} AS {_PUBLISHED} (READ_ONLY)")
+        try:
+            yield connection
+        finally:
+            connection.execute(f"DETACH {_PUBLISHED}")
 
 
 def _contradicted(connection: duckdb.DuckDBPyConnection, shared: Shared) -> dict[Name, int | None]:
@@ -127,8 +174,20 @@ def _refuse_forbidden(connection: duckdb.DuckDBPyConnection, shared: Shared, rec
 
 
 def _differences(
-    connection: duckdb.DuckDBPyConnection, shared: Shared, contradicted: Mapping[Name, int | None] | None
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    contradicted: Mapping[Name, int | None] | None,
+    published: Mapping[Name, str] | None = None,
 ) -> list[JournalRecord]:
+    """Return what turns the published state into the present one.
+
+    Args:
+        connection: In a transaction.
+        shared: The master.
+        contradicted: Numbers of rows by the log, None for tables to leave as they are; None compares all tables with
+            the attached published state.
+        published: Queries for the negated published rows of contradicted tables, see `published_rows`.
+    """
     present = duckdb_catalog.tables(connection, shared.catalog)
     known = {
         name: (number, layout) for number, (name, layout) in journal.read_layouts(connection, shared.catalog).items()
@@ -136,21 +195,15 @@ def _differences(
     if contradicted is None:
         before = duckdb_catalog.tables(connection, _PUBLISHED.strip('"'))
     else:
-        before = {name: known[name][1] for name in contradicted}
-    records: list[JournalRecord] = []
-    statements = {
-        ddl.object: ddl for ddl in schema_statements(connection, shared.catalog)[0] if ddl.kind == "CREATE TABLE"
-    }
-    for name in before:
-        if present.get(name) != before[name]:
-            does = (DroppedObject(DbObject("TABLE", name)),)
-            records.append(Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", (name.schema,), does=does))
+        # The journal forgets the layout of a table that is gone.
+        before = {name: known[name][1] if name in known else Layout(()) for name in contradicted}
+    replaced = {name for name in {*before, *present} if before.get(name) != present.get(name)}
+    objects = known_objects.changed(connection, shared.catalog)
+    records = [*_dropped(objects, before.keys() & replaced)]
+    created, created_last = _created(connection, shared, objects, {n: present[n] for n in replaced if n in present})
+    records += created
     for name, layout in present.items():
-        if before.get(name) != layout:
-            table = CapturedTable(shared.new_layout(), shared.catalog, name, layout)
-            journal.add_layout(connection, table)
-            records.append(statements[name])
-            records += _difference(connection, table, None)
+        if name in replaced:
             continue
         number, known_layout = known.get(name, (0, None))
         if known_layout != layout:
@@ -158,17 +211,85 @@ def _differences(
             journal.add_layout(connection, CapturedTable(number, shared.catalog, name, layout))
         table = CapturedTable(number, shared.catalog, name, layout)
         if contradicted is None:
-            records += _difference(connection, table, f"{_PUBLISHED}.{name.sql}")
+            before_sql = f"SELECT -1 AS w, {table.named_values} FROM {_PUBLISHED}.{name.sql}"
+            records += _difference(connection, table, before_sql)
         elif (rows := contradicted[name]) is not None:
-            records += [Clear(name, rows), *_difference(connection, table, None)]
-    return records
+            records += _rows_or_all(connection, shared, table, rows, (published or {}).get(name))
+    return records + created_last
 
 
-def _difference(
-    connection: duckdb.DuckDBPyConnection, table: CapturedTable, published: str | None
+def _dropped(objects: Sequence[ChangedObject], tables: Collection[Name]) -> list[JournalRecord]:
+    """Return the statements that drop tables and other objects; a table's indexes are dropped with it."""
+    known = [each for each in objects if each.is_known and each.of not in tables]
+    users = [_drop(each.object, each.of) for each in known if each.object.kind in ("INDEX", "VIEW")]
+    used = [_drop(each.object) for each in known if each.object.kind not in ("INDEX", "VIEW")]
+    return [*users, *(_drop(DbObject("TABLE", name)) for name in sorted(tables)), *used]
+
+
+def _created(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    objects: Iterable[ChangedObject],
+    tables: Mapping[Name, Layout],
+) -> tuple[list[JournalRecord], list[JournalRecord]]:
+    """Return the records that create objects, and tables with all their rows; and those for after all rows."""
+    added = {each.object for each in objects if each.is_present}
+    first, last = schema_statements(connection, shared.catalog)
+    records: list[JournalRecord] = []
+    for ddl in first:
+        if ddl.kind == "CREATE TABLE" and ddl.object in tables:
+            table = CapturedTable(shared.new_layout(), shared.catalog, ddl.object, tables[ddl.object])
+            journal.add_layout(connection, table)
+            records += [ddl, *_difference(connection, table, None)]
+        elif added & {effect.object for effect in ddl.does if isinstance(effect, CreatedObject)}:
+            records.append(ddl)
+    wanted = [
+        ddl
+        for ddl in last
+        if any(isinstance(e, CreatedObject) and (e.object in added or e.of in tables) for e in ddl.does)
+    ]
+    sequences = {each.name for each in added if each.kind == "SEQUENCE"}
+    positions = duckdb_catalog.sequences(connection, shared.catalog) if sequences else {}
+    return records, [
+        *wanted,
+        *(SequencePosition(name, value) for name, value in positions.items() if name in sequences),
+    ]
+
+
+def _drop(dropped: DbObject, of: Name | None = None) -> Ddl:
+    name = dropped.name
+    shown = quote(name.name) if dropped.kind == "SCHEMA" else name.sql
+    statement = f"DROP {dropped.kind} {shown}{' CASCADE' if dropped.kind == 'TABLE' else ''}"
+    return Ddl(f"DROP {dropped.kind}", name, statement, (name.schema,), does=(DroppedObject(dropped, of),))
+
+
+def _rows_or_all(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, table: CapturedTable, rows: int, published: str | None
 ) -> list[JournalRecord]:
+    """Return the differing rows of a table if its published rows are known, else all its rows."""
+    if published is not None:
+        records = _difference(connection, table, published)
+        if _explains(connection, shared, table):
+            return records
+        connection.execute(f"DELETE FROM {table.images} WHERE _tick = 0")
+    if shared.site is not None:
+        shared.site.refuse_whole_tables(shared.path)
+    return [Clear(table.name, rows), *_difference(connection, table, None)]
+
+
+def _explains(connection: duckdb.DuckDBPyConnection, shared: Shared, table: CapturedTable) -> bool:
+    """Whether the images under tick 0 lead from the captured digest to the present one."""
+    expected = unpublished.expected_digests(connection, shared.catalog).get(table.name)
+    if expected is None:
+        return False
+    held = snapshot.digests(connection, shared.catalog, [table.name])[table.name]
+    names = dict(zip((column.name for column in table.layout.stored), table.columns, strict=True))
+    total = sum_images(connection, table.layout, f"{table.images} WHERE _tick = 0", lambda column: names[column.name])
+    return (held.sum - expected.sum - total) % digest.MODULUS == 0
+
+
+def _difference(connection: duckdb.DuckDBPyConnection, table: CapturedTable, before: str | None) -> list[JournalRecord]:
     """Images, under tick 0, of rows with different numbers of copies on the two sides."""
-    before = f"SELECT -1 AS w, {table.named_values} FROM {published}" if published else None
     connection.execute(f"CREATE OR REPLACE TEMP TABLE wlc_repair AS {bag_difference_sql(table, before)}")
     removed, added = (
         int(connection.execute(insert_difference_sql(table, "FROM wlc_repair", weight, 0, None)).fetchall()[0][0])

@@ -23,10 +23,10 @@ from wlc.capture.duckdb.analysis import (
     detached,
 )
 from wlc.capture.duckdb.captured_tables import CapturedTables
-from wlc.capture.duckdb.conflicts import refuse_changed
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, counted, submit
 from wlc.capture.duckdb.small_change import SmallChanges
+from wlc.capture.duckdb.uncaptured import refuse_changed
 from wlc.dialect.duckdb.lexer import Token, tokens, words
 from wlc.dialect.duckdb.settings import names_row_setting
 from wlc.dialect.sql import literal

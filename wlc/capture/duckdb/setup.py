@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, journal, packed, unpublished
+from wlc.capture.duckdb import acceptance, journal, known_objects, packed, unpublished
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import LOCAL_ROWID, CapturedTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -123,6 +123,7 @@ def begin(shared: Shared, state: MasterState) -> None:
         _refuse_unreplicable(connection, catalog)
         journal.install(connection, catalog)
         packed.create(connection, catalog)
+        known_objects.create(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
             journal.add_layout(connection, CapturedTable(number, catalog, name, layout))
         # No commit is earlier than the snapshot that comes next, even if the clock is set back in between.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import duckdb
 
-from wlc.capture.duckdb import frames, home, journal, opening, packed
+from wlc.capture.duckdb import frames, home, journal, known_objects, opening, packed
 from wlc.capture.duckdb.captured_tables import MacroChanges, SeenCatalog
 from wlc.capture.duckdb.commit_lock import CommitLock, LastChanges
 from wlc.capture.duckdb.home import Doubt, Home, decode_home, elsewhere, encode_home, home_at
@@ -70,6 +70,8 @@ class Shared:
         doubt: Tables that may hold uncaptured rows; `written`: the last session's entry about that.
         emptied: Last tick up to which this process has emptied the journal.
         tidied: The generation in which no image table of an outdated layout was left; None if unknown.
+        defined: Definitions of the tables when they were last compared; None before that.
+        warned: Tables that this process has warned of.
         is_stranded: Parked rows may have to be restored before the database is used.
     """
 
@@ -102,6 +104,8 @@ class Shared:
     is_stranded: bool = False
     doubt: Doubt = field(default_factory=Doubt)
     written: str | None = None
+    defined: frozenset[tuple[str, ...]] | None = None
+    warned: frozenset[str] = frozenset()
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
     has_settled_past: bool = False
@@ -151,7 +155,7 @@ class Shared:
             self.publisher.stop()
         if self.is_master:
             with suppress(duckdb.Error, OSError):
-                self.write(home.to_note(self.file, self.doubt, self.written))
+                self.write(self.doubt_to_note())
         # Other processes wait only while the file is closed, not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
@@ -164,12 +168,13 @@ class Shared:
         if self.work is not None:
             shutil.rmtree(self.work, ignore_errors=True)
 
+    def doubt_to_note(self) -> dict[str, str]:
+        """Return what the next session must know of the doubt; empty if nothing was written since that was stored."""
+        return home.to_note(self.file, self.doubt, self.written)
+
     def watch(self, *, is_new: bool = False) -> None:
         """Determine the doubt about a file that was just opened; a new master has none."""
-        if self.is_master and not is_new:
-            self.doubt = home.found(self.file, self.written)
-        else:
-            self.doubt = Doubt()
+        self.doubt = home.found(self.file, self.written) if self.is_master and not is_new else Doubt()
 
     @property
     def packing(self) -> Packing | None:
@@ -449,6 +454,7 @@ def open_shared(
                     packed.sweep(file)
                     if shared.is_master:
                         packed.create(root, catalog)
+                        known_objects.create(root, catalog)
             except BaseException:
                 # A reference to the error would keep the file open, too.
                 root.close()

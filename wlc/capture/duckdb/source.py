@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import conflicts, digests, repair, schema_change, setup, unpublished
+from wlc.capture.duckdb import digests, schema_change, setup, uncaptured, unpublished
 from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
+from wlc.capture.duckdb.repair import journal_difference, journal_found
 from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -50,8 +51,10 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
         raise InvalidError("all tables of a DuckDB master are replicated", hint="choose with wlr replicate --tables")
     shared = open_shared(str(_existing(source)))
     try:
+        uncaptured.begin(shared)
         yield DuckDBSource(shared)
     finally:
+        uncaptured.end(shared)
         close_shared(shared)
 
 
@@ -130,7 +133,12 @@ def interception(sources: Sequence[str]) -> DuckDBInterception:
 
 
 def connect(
-    source: str, *, read_only: bool, config: dict[str, Any] | None, storage_options: Mapping[str, Any] | None
+    source: str,
+    *,
+    read_only: bool,
+    config: dict[str, Any] | None,
+    storage_options: Mapping[str, Any] | None,
+    repair: bool = False,
 ) -> Connection:
     """Open a master to write to it with capture; see `wlc.connect`."""
     from wlc.capture.duckdb.connection import Connection  # Read-only commands start faster without this import.
@@ -141,10 +149,13 @@ def connect(
         shared.require_state()
         setup.check()
         if shared.is_master and shared.away is None and not read_only:
+            uncaptured.begin(shared)
             found = DuckDBSource(shared)
             found.keep_options(storage_options or {})
             if shared.publisher is None:
                 shared.publisher = Publisher(found, database_of(found.require_state()))
+            if repair:
+                found.publish_bypassed(shared.publisher.database)
             found.warn_bypassed()
             site = found.present_site
             if found.require_state().fence is not None or (site is not None and not site.has_settled_past):
@@ -318,8 +329,8 @@ class DuckDBSource(Source):
     def take_snapshot(self, database: FarmDatabase, *, is_first: bool, progress: Progress | None = None) -> Manifest:
         """Copy the database at exactly the last published tick, while other connections continue to write."""
         shared = self._shared
-        if not is_first:
-            self._refuse_bypassed()
+        if not is_first and (found := uncaptured.found(shared)):
+            raise self._bypassing(found.problems)
         with shared.root.cursor() as connection:
             # Most transactions are published while others write, so that commits wait only for the rest.
             with shared.publish_lock:
@@ -363,15 +374,15 @@ class DuckDBSource(Source):
                 digests.write(connection, shared.catalog, held, rows, manifest.digests, known.quick)
                 connection.execute("COMMIT")
 
-    def _refuse_bypassed(self) -> None:
-        with self._shared.reading() as connection:
-            found = unpublished.bypassed(connection, self._shared.catalog)
-        if found:
-            listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
-            raise UnsupportedError(
-                f"{self} was written to without wlc.connect(): {listed}",
-                hint=f"wlc farm repair {shlex.quote(str(self))}",
-            )
+    def bypassed(self) -> dict[str, str]:
+        shared = self._shared
+        return uncaptured.found(shared).problems if uncaptured.may_exist(shared) else {}
+
+    def _bypassing(self, found: Mapping[str, str]) -> UnsupportedError:
+        listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
+        return UnsupportedError(
+            f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc farm repair {shlex.quote(str(self))}"
+        )
 
     def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
         from wlc.capture.duckdb import compensation  # It imports all that a program's own statements need.
@@ -379,20 +390,19 @@ class DuckDBSource(Source):
         return compensation.compensate(self._shared, changes, force=force, dry_run=dry_run)
 
     def warn_bypassed(self) -> None:
-        try:
-            self._refuse_bypassed()
-        except UnsupportedError as error:
+        shared, found = self._shared, self.bypassed()
+        if not found.keys() <= shared.warned:
+            error = self._bypassing(found)
             warnings.warn(f"{error.message}; {error.hint}", stacklevel=3)
+        shared.warned = frozenset(found)
 
     def details(self) -> SourceDetails:
         shared = self._shared
         with shared.reading() as connection:
             waiting = unpublished.count_pending(connection, shared.catalog)
-            found = unpublished.bypassed(connection, shared.catalog) if shared.is_master else {}
-            tables = duckdb_catalog.table_names(connection, shared.catalog) if shared.is_master else ()
-        found |= dict.fromkeys(conflicts.changed(shared, (t for t in tables if t not in found)), "has other rows")
+        found = uncaptured.found(shared).problems if shared.is_master else {}
         warning = str(shared.away) if shared.is_master and shared.away else None
-        return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
+        return SourceDetails(waiting, found, warning=warning)
 
     def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:  # noqa: ARG002
         catalog = self._shared.catalog
@@ -402,7 +412,20 @@ class DuckDBSource(Source):
             )
 
     def journal_difference(self, published: Path | None) -> None:
-        repair.journal_difference(self._shared, published)
+        journal_difference(self._shared, published)
+
+    def publish_bypassed(self, database: FarmDatabase) -> None:
+        if not (found := self.bypassed()):
+            return
+        with self.working(), self.publishing():
+            publish(self, database)
+            with self._shared.commit_lock:
+                # What is captured is no difference, so commits wait from here on.
+                publish(self, database)
+                journal_found(self._shared, database, uncaptured.found(self._shared))
+            tick = publish(self, database).tick
+        problem = self._bypassing(found).message
+        warnings.warn(f"{problem}; this is repaired, and published as tick {tick}", stacklevel=3)
 
     def without_commits(self) -> AbstractContextManager[Any]:
         return self._shared.commit_lock

@@ -434,26 +434,6 @@ def _count_after(counts: dict[Name, int], ddl: Ddl) -> None:
             counts[effect.object.name] = 0
 
 
-def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
-    """Return the tables that were changed without the capture, with the evidence."""
-    actual = duckdb_catalog.tables(connection, catalog)
-    expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
-    waiting = pending(connection, catalog, sys.maxsize)
-    expected = count_pending_rows(digests.rows_of(waiting.held), waiting)
-    rows = duckdb_catalog.row_counts(connection, catalog, actual)
-    problems: dict[Name, str] = {}
-    for name in sorted(expected.keys() | actual.keys()):
-        if name not in actual:
-            problems[name] = "was dropped"
-        elif name not in expected:
-            problems[name] = "was created"
-        elif actual[name] != expected_layouts.get(name):
-            problems[name] = "was altered"
-        elif rows[name] != expected[name]:
-            problems[name] = f"has {rows[name]} rows instead of {expected[name]}"
-    return problems
-
-
 def expected_digests(
     connection: duckdb.DuckDBPyConnection, catalog: str, work: Path | None = None
 ) -> dict[Name, Digest]:

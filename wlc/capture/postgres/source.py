@@ -467,6 +467,9 @@ class PostgresSource(Source):
     def journal_difference(self, published: Path | None) -> None:  # noqa: ARG002 -- there is no journal
         check_repair(self.url)
 
+    def publish_bypassed(self, database: FarmDatabase) -> None:  # noqa: ARG002
+        check_repair(self.url)
+
     def without_commits(self) -> AbstractContextManager[None]:
         return nullcontext()
 
