@@ -236,6 +236,7 @@ def execute(
     sources: Annotated[
         list[str], typer.Argument(metavar="FILE... -- COMMAND", help="The masters, and behind -- the command to run.")
     ],
+    repair: Repair = False,
     storage_option: StorageOptions = None,
 ) -> None:
     """Run a command, and capture what its Python processes write to DuckDB files.
@@ -248,7 +249,8 @@ def execute(
     if not context.obj:
         again = f"wlc exec {shlex.join(sources)} -- COMMAND"
         raise InvalidError("the command to run is missing: it stands behind --", hint=again)
-    code, results = run(context.obj, sources, storage_options=storage_options(storage_option))
+    options = storage_options(storage_option)
+    code, results = run(context.obj, sources, repair=repair, storage_options=options)
     for source, result in results.items():
         if isinstance(result, FarmError):
             reason = explain(result)

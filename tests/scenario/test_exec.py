@@ -15,6 +15,7 @@ import pytest
 import wlc
 import wlr
 from tests.environments import environment
+from wlc.capture.duckdb import home
 from wlc.capture.duckdb.interception import attaching, hook
 from wlc.dialect.duckdb.engine import BELOW, LEAST
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
@@ -218,7 +219,7 @@ def test_an_environment_with_another_duckdb_is_refused_before_it_writes(folder: 
 
 
 def test_another_python_is_refused_unless_it_has_dbfarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = hook.Wanted([], [3, 99], [LEAST, BELOW], [])
+    wanted = hook.Wanted({}, [3, 99], [LEAST, BELOW], [])
     assert wanted.problem(duckdb.__version__) is None
     monkeypatch.setattr(hook, "_OURS", "dbfarm_is_not_here")
     assert "without dbfarm, and wlc exec can lend dbfarm to Python 3.99 only" in str(wanted.problem(duckdb.__version__))
@@ -379,3 +380,53 @@ def test_a_file_in_use_is_the_error_of_duckdb(folder: Path) -> None:
         wlc.connect("sales.duckdb")
     assert isinstance(refused.value, UnavailableError)
     holder.communicate()
+
+
+# Whether a file must be opened ----------------------------------------------------------------------------------------
+
+CHANGES: dict[str, str] = {
+    "a row": "INSERT INTO t VALUES (1)",
+    "a table": "CREATE TABLE u (a INTEGER)",
+    "a view": "CREATE VIEW v AS SELECT 1 AS a",
+}
+
+
+def test_a_file_that_is_settled_is_not_opened(folder: Path) -> None:
+    assert home.settled_tick("sales.duckdb") == 1
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+        assert home.settled_tick("sales.duckdb") is None
+    assert home.settled_tick("sales.duckdb") == 2
+    with duckdb.connect("sales.duckdb") as plain, duckdb.connect("sales.duckdb") as other:
+        assert plain.execute("FROM t").fetchall() == other.execute("FROM t").fetchall()
+    assert home.settled_tick("sales.duckdb") == 2
+
+
+@pytest.mark.parametrize("ends", ["", "; import os; os._exit(9)"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_plain_write_ends_that(folder: Path, change: str, ends: str) -> None:
+    program = f"import duckdb; c = duckdb.connect('sales.duckdb'); c.execute('{CHANGES[change]}'){ends}"
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert home.settled_tick("sales.duckdb") is None
+    with pytest.raises(UnsupportedError, match="written to without capture"), wlc.patched("sales.duckdb"):
+        pytest.fail("it ran")
+    with pytest.warns(UserWarning, match="this is repaired"), wlc.patched("sales.duckdb", repair=True):
+        pass
+    assert home.settled_tick("sales.duckdb") == 2
+
+
+@pytest.mark.parametrize("how", ["copied", "moved", "stopped", "not published"])
+def test_other_files_are_not_settled(folder: Path, how: str) -> None:
+    match how:
+        case "copied":
+            subprocess.run(["cp", "-a", "sales.duckdb", "other.duckdb"], check=True)
+        case "moved":
+            (folder / "sales.duckdb").rename(folder / "other.duckdb")
+        case "stopped":
+            wlc.stop("sales.duckdb")
+        case "not published":
+            (folder / "dbfarm").rename(folder / "away")
+            with pytest.raises(wlc.FarmError), wlc.connect("sales.duckdb") as connection:
+                connection.execute("INSERT INTO t VALUES (1)")
+    other = folder / "other.duckdb"
+    assert home.settled_tick(str(other if other.exists() else folder / "sales.duckdb")) is None

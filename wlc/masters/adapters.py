@@ -74,7 +74,13 @@ class SourceModule(Protocol):
     ) -> Connection:
         """Open a master to write to it with capture; arguments and errors as for `wlc.connect`."""
 
-    def interception(self, sources: Sequence[str]) -> Interception:
+    def settled_tick(self, source: str) -> int | None:
+        """Return the last tick of a master that nothing has written since its last session, which published everything.
+
+        None if that is unknown without opening it.
+        """
+
+    def interception(self, sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> Interception:
         """Prepare to capture connections to some masters that other programs open.
 
         Raises:
@@ -132,10 +138,10 @@ def creating(source: str | os.PathLike[str]) -> AbstractContextManager[None]:
     return module_of(source).creating(os.fspath(source))
 
 
-def interception(sources: Sequence[str | os.PathLike[str]]) -> Interception:
+def interception(sources: Sequence[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None) -> Interception:
     """Prepare to capture connections to some masters; see `SourceModule.interception`."""
     by_module: dict[SourceModule, list[str]] = {}
     for source in sources:
         by_module.setdefault(module_of(source), []).append(os.fspath(source))
     # Only one engine has interceptions; another one refuses its sources.
-    return [module.interception(named) for module, named in by_module.items()][-1]
+    return [module.interception(named, storage_options) for module, named in by_module.items()][-1]

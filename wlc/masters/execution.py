@@ -22,13 +22,17 @@ from wlc.masters.signs import note_flushed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from wlc.masters.contract import Source
+
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # From a terminal, the command has received these itself.
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 
 @contextmanager
-def patched(*sources: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Iterator[None]:
+def patched(
+    *sources: str | os.PathLike[str], repair: bool = False, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[None]:
     """Capture every connection to some masters, also those that other packages open with `duckdb.connect`.
 
     This holds in all threads of the process, and in Python processes that start meanwhile. Read-only connections and
@@ -36,11 +40,12 @@ def patched(*sources: str | os.PathLike[str], storage_options: Mapping[str, Any]
 
     Args:
         sources: Paths of the masters.
+        repair: First publish what another program wrote to them without capture.
         storage_options: Options of the farm's file system, over those that the databases remember.
 
     Raises:
         InvalidError: A path is no DuckDB file that is a master.
-        UnsupportedError: In the end: something was written without capture; the hint names the command that repairs.
+        UnsupportedError: Something was written without capture, before or meanwhile; the hint says how to repair it.
 
     Examples:
         >>> with wlc.patched("sales.duckdb"), duckdb.connect("sales.duckdb") as connection:
@@ -49,34 +54,49 @@ def patched(*sources: str | os.PathLike[str], storage_options: Mapping[str, Any]
         >>> wlc.tick("sales")
         4
     """
-    with adapters.interception(sources).here():
+    interception = adapters.interception(sources, storage_options)
+    for source in sources:
+        _begin(source, repair, storage_options)
+    with interception.here():
         yield
     for source in sources:
-        finish(source, storage_options)
+        _finish(source, storage_options)
 
 
-def finish(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> int:
-    """Publish what waits in a master, and return its last tick.
+def _begin(source: str | os.PathLike[str], repair: bool, storage_options: Mapping[str, Any] | None) -> None:
+    if adapters.module_of(source).settled_tick(os.fspath(source)) is None:
+        with opened_master(source, storage_options) as (found, database):
+            if repair:
+                found.publish_bypassed(database)
+            else:
+                _refuse_bypassed(found)
 
-    Raises:
-        UnsupportedError: Something was written to it without capture.
-    """
+
+def _finish(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> int:
+    """Publish what waits in a master, and return its last tick."""
+    if (tick := adapters.module_of(source).settled_tick(os.fspath(source))) is not None:
+        return tick
     with opened_master(source, storage_options) as (found, database):
         tick = publish_and_repair(found, database).tick
         note_flushed(found, database)
-        if bypassed := found.details().bypassed:
-            listed = "; ".join(f"{name} {problem}" for name, problem in bypassed.items())
-            raise UnsupportedError(
-                f"{found} was written to without capture: {listed}", hint=f"wlc farm repair {shlex.quote(str(found))}"
-            )
+        _refuse_bypassed(found)
         try_take_due(found, database)
         return tick
+
+
+def _refuse_bypassed(found: Source) -> None:
+    if bypassed := found.bypassed():
+        listed = "; ".join(f"{name} {problem}" for name, problem in bypassed.items())
+        raise UnsupportedError(
+            f"{found} was written to without capture: {listed}", hint=f"wlc farm repair {shlex.quote(str(found))}"
+        )
 
 
 def execute(
     command: Sequence[str],
     sources: Sequence[str],
     *,
+    repair: bool,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[int, dict[str, int | FarmError]]:
     """Run a command whose Python processes capture, and publish what waits when it has ended.
@@ -84,6 +104,7 @@ def execute(
     Args:
         command: A program and its arguments.
         sources: As for `patched`.
+        repair: As for `patched`.
         storage_options: As for `patched`.
 
     Returns:
@@ -92,10 +113,13 @@ def execute(
 
     Raises:
         InvalidError: The command cannot be started, or the Python that it starts with cannot capture.
+        UnsupportedError: Something was written without capture before.
     """
-    interception = adapters.interception(sources)
+    interception = adapters.interception(sources, storage_options)
     if (interpreter := _interpreter(command[0])) is not None:
         interception.check(interpreter)
+    for source in sources:
+        _begin(source, repair, storage_options)
     try:
         process = subprocess.Popen(command, env={**os.environ, **interception.environment})  # noqa: S603 - the user's
     except OSError as error:
@@ -106,7 +130,7 @@ def execute(
     results: dict[str, int | FarmError] = {}
     for source in sources:
         try:
-            results[source] = finish(source, storage_options)
+            results[source] = _finish(source, storage_options)
         except FarmError as error:
             results[source] = error
     return code if code >= 0 else 128 - code, results

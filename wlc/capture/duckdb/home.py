@@ -123,6 +123,36 @@ def noted_place(source: str) -> PublishingPlace | None:
     return None
 
 
+# An extended attribute of a master's file: its last session left nothing to publish and no doubt.
+_SETTLED = "user.dbfarm.settled"
+
+
+def note_settled(file: Path, tick: int | None) -> None:
+    """Store the last tick of a file that was just closed; None if a transaction waits, or something is in doubt."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            if tick is None:
+                os.removexattr(file, _SETTLED)
+            else:
+                os.setxattr(file, _SETTLED, json.dumps({**_identity(file), "tick": tick}).encode())
+
+
+def settled_tick(source: str) -> int | None:
+    """Return the tick of `note_settled` if no program has written the file since then; None if unknown."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError, KeyError):
+            noted = json.loads(os.getxattr(source, _SETTLED))
+            tick = int(noted.pop("tick"))
+            if noted == _identity(Path(source)) and not has_log(Path(source)):
+                return tick
+    return None
+
+
+def _identity(file: Path) -> dict[str, object]:
+    """Return what differs for a copy, a moved file, and a file with a later checkpoint."""
+    return {"path": str(file.resolve()), "inode": file.stat().st_ino, "checkpoint": checkpoints(file)}
+
+
 def named_by(path: str) -> Home | None:
     """Return what a path names now, None if that is nothing."""
     try:
@@ -213,9 +243,10 @@ class Doubt:
 
 
 def checkpoints(path: Path) -> int:
-    """Return how many checkpoints a database file has had that this process has open; 0 if the file cannot be read.
+    """Return how many checkpoints a database file has had; 0 if the file cannot be read.
 
-    DuckDB's own descriptor is read: if a process closes another one, it gives up DuckDB's lock on the file (POSIX).
+    If this process has the file open, DuckDB's own descriptor is read: a process that closes another one gives up
+    DuckDB's lock on the file (POSIX).
     """
     data = _headers(path).ljust(3 * _HEADER_BYTES, b"\0")
     # Two headers take turns. Each begins with its checksum.
@@ -230,7 +261,8 @@ def _headers(path: Path) -> bytes:
         with suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), wanted):
                 return os.pread(descriptor, 3 * _HEADER_BYTES, 0)
-    return b""
+    with path.open("rb") as file:
+        return file.read(3 * _HEADER_BYTES)
 
 
 def found(path: Path, written: str | None) -> Doubt:

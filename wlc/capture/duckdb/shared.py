@@ -165,8 +165,16 @@ class Shared:
             self._roots.clear()
             if self.opened is not None:
                 self.opened.close()
+            home.note_settled(self.file, self._settled_tick())
         if self.work is not None:
             shutil.rmtree(self.work, ignore_errors=True)
+
+    def _settled_tick(self) -> int | None:
+        """The last tick if all is published and nothing in doubt; sites also have others' transactions to judge."""
+        state = self.state
+        if state is None or not state.is_master or self.away or state.site or self.doubt.is_open:
+            return None
+        return state.tick if state.tick >= self.last_tick else None
 
     def doubt_to_note(self) -> dict[str, str]:
         """Return what the next session must know of the doubt; empty if nothing was written since that was stored."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import digests, schema_change, setup, uncaptured, unpublished
+from wlc.capture.duckdb import digests, home, schema_change, setup, uncaptured, unpublished
 from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.repair import journal_difference, journal_found
@@ -125,11 +125,16 @@ def check_repair(source: str) -> None:
     _existing(source)
 
 
-def interception(sources: Sequence[str]) -> DuckDBInterception:
+def settled_tick(source: str) -> int | None:
+    """Return the last tick of a file in which its last session left nothing to do, None if unknown."""
+    return home.settled_tick(source)
+
+
+def interception(sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> DuckDBInterception:
     """Prepare to capture connections to some masters that other programs open."""
     from wlc.capture.duckdb.interception import DuckDBInterception  # Few commands need it.
 
-    return DuckDBInterception(sources)
+    return DuckDBInterception(sources, storage_options or {})
 
 
 def connect(

@@ -127,7 +127,11 @@ def connect(source: str, **_: Any) -> NoReturn:
     )
 
 
-def interception(sources: Sequence[str]) -> NoReturn:
+def settled_tick(source: str) -> None:
+    """Return nothing: a server must be asked."""
+
+
+def interception(sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> NoReturn:  # noqa: ARG001
     """Refuse every database: the server logs what any program writes."""
     shown = without_password(sources[0])
     raise InvalidError(

@@ -11,10 +11,11 @@ import sysconfig
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from wlc.capture.duckdb.home import settled_tick
 from wlc.capture.duckdb.interception import hook
 from wlc.capture.duckdb.module_functions import replace_in_modules
 from wlc.capture.duckdb.shared import look_into
@@ -22,7 +23,7 @@ from wlc.dialect.duckdb.engine import BELOW, LEAST
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _STARTUP = str(Path(__file__).parent / "startup")
 _PATH = "PYTHONPATH"
@@ -33,17 +34,18 @@ class DuckDBInterception:
 
     Args:
         sources: Paths of the masters. If this process itself runs with an interception, that is kept.
+        storage_options: Options of the farm's file system, over those that the databases remember.
 
     Raises:
         InvalidError: A path is no DuckDB file that is a master.
     """
 
-    def __init__(self, sources: Sequence[str]) -> None:
-        outer = hook.Wanted.decode(os.environ[hook.VARIABLE]).files if hook.VARIABLE in os.environ else []
-        files = dict.fromkeys((*outer, *map(_master_file, sources)))
+    def __init__(self, sources: Sequence[str], storage_options: Mapping[str, Any]) -> None:
+        outer = hook.Wanted.decode(os.environ[hook.VARIABLE]).files if hook.VARIABLE in os.environ else {}
+        files = {**outer, **{_master_file(source): dict(storage_options) for source in sources}}
         paths = sysconfig.get_paths()
         lent = dict.fromkeys((str(Path(__file__).parents[4]), paths["purelib"], paths["platlib"]))
-        self._wanted = hook.Wanted(list(files), sys.version_info[:2], (LEAST, BELOW), list(lent))
+        self._wanted = hook.Wanted(files, sys.version_info[:2], (LEAST, BELOW), list(lent))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -90,6 +92,8 @@ def _master_file(source: str) -> str:
     shown = shlex.quote(source)
     if not Path(source).is_file():
         raise InvalidError(f"there is no file {source}", hint=f"wlc master {shown} --create makes a master there")
+    if settled_tick(source) is not None:
+        return os.path.realpath(source)
     state, away = look_into(source)
     if away is not None:
         raise away

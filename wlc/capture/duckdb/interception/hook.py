@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import FrameType
     from typing import Any
@@ -31,14 +31,20 @@ class Wanted:
     """The databases to capture, and what a Python process needs for that.
 
     Attributes:
-        files: Absolute paths of the databases, without symbolic links.
+        files: Absolute paths of the databases, without symbolic links, each with options of its farm's file system.
         python: The version of Python whose packages can be lent, such as [3, 12].
         duckdb: The first version of DuckDB that dbfarm works with, and the first later one that it does not.
         lent: Folders with dbfarm and its packages, for environments without them.
     """
 
-    def __init__(self, files: Sequence[str], python: Sequence[int], duckdb: Sequence[str], lent: Sequence[str]) -> None:
-        self.files = list(files)
+    def __init__(
+        self,
+        files: Mapping[str, Mapping[str, Any]],
+        python: Sequence[int],
+        duckdb: Sequence[str],
+        lent: Sequence[str],
+    ) -> None:
+        self.files = dict(files)
         self.python = list(python)
         self.duckdb = list(duckdb)
         self.lent = list(lent)
@@ -54,12 +60,17 @@ class Wanted:
 
     def has(self, database: Any) -> bool:
         """Return whether a path names a database to capture."""
+        return self.options(database) is not None
+
+    def options(self, database: Any) -> Mapping[str, Any] | None:
+        """Return the options of a database to capture, None for any other path."""
         try:
             path = Path(os.fsdecode(database)).expanduser()
         except (TypeError, RuntimeError):
-            return False
+            return None
         # A hard link is another name of the same file.
-        return str(path.resolve()) in self.files or any(_is_same(path, each) for each in self.files)
+        resolved = str(path.resolve())
+        return next((options for file, options in self.files.items() if resolved == file or _is_same(path, file)), None)
 
     def problem(self, found: str) -> str | None:
         """Return why this environment, with the version `found` of DuckDB, cannot capture; None if it can."""
@@ -172,9 +183,9 @@ def _connecting(connect: Callable[..., Any], wanted: Wanted) -> Callable[..., An
     def captured_connect(
         database: Any = ":memory:", read_only: bool = False, config: dict[str, Any] | None = None
     ) -> Any:
-        if read_only or not wanted.has(database):
+        if read_only or (options := wanted.options(database)) is None:
             return connect(database, read_only, {} if config is None else config)
-        return import_module(_OURS).connect(database, config=config)
+        return import_module(_OURS).connect(database, config=config, storage_options=options)
 
     return captured_connect
 
