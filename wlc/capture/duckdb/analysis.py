@@ -147,6 +147,11 @@ class SchemaEffect:
     target: tuple[str, ...] = ()
     casts: bool = False
 
+    @property
+    def may_change_macros(self) -> bool:
+        """Whether it may create, change or drop a macro, perhaps with its schema."""
+        return self.loads or not self.names.isdisjoint(("function", "macro", "schema"))
+
 
 @dataclass(frozen=True, slots=True)
 class SessionEffect:

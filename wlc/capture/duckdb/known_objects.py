@@ -56,7 +56,7 @@ def create(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 def renew(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Store the present objects as captured, in the caller's transaction."""
     connection.execute(f"DELETE FROM {_table(catalog)}")
-    _add(connection, catalog, schema_change.objects(connection, catalog).items())
+    _add(connection, catalog, schema_change.objects(connection, catalog, macros=False).items())
 
 
 def note(connection: duckdb.DuckDBPyConnection, catalog: str, before: Objects, after: Objects) -> None:
@@ -71,7 +71,7 @@ def note(connection: duckdb.DuckDBPyConnection, catalog: str, before: Objects, a
 def changed(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[ChangedObject]:
     """Return the objects that were changed without capture, in an order in which they can be dropped."""
     known = {row[:3]: row for row in connection.execute(f"FROM {_table(catalog)}").fetchall()}
-    present = {row[:3]: row for row in _rows(schema_change.objects(connection, catalog).items())}
+    present = {row[:3]: row for row in _rows(schema_change.objects(connection, catalog, macros=False).items())}
     found = []
     for key in sorted({**known, **present}, key=lambda key: (KINDS.index(key[0]), key)):
         before, now = known.get(key), present.get(key)

@@ -108,7 +108,6 @@ class OpenTransaction:
     _altered: set[Name] = field(default_factory=set)
     # The committed name of a table that the transaction has altered; None for a table that it has created.
     _known_as: dict[Name, Name | None] = field(default_factory=dict)
-    _has_macros: bool = False
     _before_schema: schema_change.Objects | None = None
     _has_looked: bool = False
 
@@ -151,7 +150,7 @@ class OpenTransaction:
                 return [self._whole(table) for table in self.tables.named(effect.names)]
             case SchemaEffect():
                 self._seal(effect.names)
-                self._before_schema = schema_change.objects(self.connection, self.tables.catalog)
+                self._before_schema = self._objects(effect)
                 if effect.loads:
                     named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
                     return [self._whole(table) for table in named]
@@ -194,7 +193,7 @@ class OpenTransaction:
         )
         if not pending and not has_more:
             return False
-        if self._altered and self._has_macros:
+        if self._altered:
             acceptance.refuse_broken_macros(self.connection, self.tables.catalog, frozenset(self._altered))
         self._settle_tick()
         entry = JournalEntry(self.tick, self.user, self.started, committed, after=self.last_seen)
@@ -383,9 +382,12 @@ class OpenTransaction:
             self._complete_images(self.images.pop(name), None)
             self.sealed[name] = True
 
+    def _objects(self, effect: SchemaEffect) -> schema_change.Objects:
+        return schema_change.objects(self.connection, self.tables.catalog, macros=effect.may_change_macros)
+
     def _after_schema(self, effect: SchemaEffect, text: str) -> None:
         before = self._before_schema
-        after = schema_change.objects(self.connection, self.tables.catalog)
+        after = self._objects(effect)
         self.tables.forget_names()
         self.tables.forget_macros()
         if before is None or before == after:
@@ -412,8 +414,6 @@ class OpenTransaction:
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
         repeated = "" if effect.loads and not effect.names else text
-        # The query also lists DuckDB's own functions, which takes long; most databases have no macro.
-        self._has_macros = any(kind == "MACRO" for kind, *_ in after)
         self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
         for ddl in statements(self.connection, self.tables.catalog, repeated, change, layouts):
             acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
