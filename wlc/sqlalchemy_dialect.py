@@ -25,11 +25,11 @@ class Dialect(duckdb_engine.Dialect):  # type: ignore[misc] # without types
     driver = "wlc"
     supports_statement_cache = False
 
-    def connect(self, *cargs: Any, **cparams: Any) -> Any:
+    def connect(self, *_: Any, **cparams: Any) -> Any:
         config = {**cparams.pop("config", {}), **cparams.pop("url_config", {})}
         extensions, filesystems = cparams.pop("preload_extensions", []), cparams.pop("register_filesystems", [])
         later = {name: config.pop(name) for name in config.keys() - duckdb_engine.get_core_config()}
-        connection = connect(*cargs, config=config, **cparams)
+        connection = connect(config=config, **cparams)
         for extension in extensions:
             connection.load_extension(extension)
         for filesystem in filesystems:
