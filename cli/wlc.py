@@ -239,10 +239,10 @@ def execute(
     repair: Repair = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Run a command, and capture what its Python processes write to DuckDB files.
+    """Run a program, and capture what it writes to masters.
 
-    The command needs no change: each connection to these files that it opens for writing is captured. Its exit code is
-    that of this command.
+    The program needs no change: each connection to these files that its Python processes open for writing is captured.
+    The exit code is that of the program.
     """
     from wlc.masters.execution import execute as run
 

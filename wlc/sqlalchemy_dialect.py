@@ -10,7 +10,7 @@ try:
     import duckdb_engine
     from sqlalchemy import text
 except ImportError as error:
-    message = f"{error}: URLs of SQLAlchemy that begin with wlc need more packages; pip install 'dbfarm[sqlalchemy]'"
+    message = f"{error}; SQLAlchemy's dialect needs more packages: pip install 'dbfarm[sqlalchemy]'"
     raise ImportError(message) from error
 
 _OWN_SCHEMA = "wlc"

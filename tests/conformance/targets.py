@@ -18,6 +18,8 @@ from tests.lake import any_file, surplus
 from tests.oracle import replayed
 from tests.postgres.cluster import Cluster, execute
 from tests.postgres.held import Held, held_by_duckdb, held_by_postgres, held_in
+from tests.scratch import attached
+from wlc.dialect.duckdb import engine
 from wlc.farm.model import Clear, Name, SequencePosition
 from wlr.engine.contract import DatabaseFile, Guarded, Lake, Rebuildable, Roles
 from wlr.engine.duckdb.swapping import lock_of, spare_of
@@ -34,7 +36,8 @@ class Kind(ABC):
     Attributes:
         noun: What messages call such a replica.
         facets: What only some targets can do, and this one can.
-        refusal: What a direct write to a replicated table is refused with; "" if nobody can write to a table.
+        refusal: What a direct write to a replicated table is refused with; "" if nothing refuses it, or nobody can write
+            to a table.
         holds_own: The replica's owner can have tables there, too.
         names_keys: A conflict names the key of its row.
         bag_conflict: How a row of a table without a key that is there too few times is reported.
@@ -111,6 +114,18 @@ class SwappingKind(DuckDBKind):
     def left_over(self, into: str) -> list[str]:
         kept = {spare_of(Path(into)).name, lock_of(Path(into)).name}
         return [name for name in super().left_over(into) if name not in kept]
+
+
+class OlderDuckDBKind(DuckDBKind):
+    """A DuckDB file for older readers, as if every caller said so: it has no triggers."""
+
+    refusal = ""
+
+    def held(self, into: str) -> Held:
+        if (self.folder / into).exists():
+            with attached(into) as connection:
+                assert engine.storage_version(connection, Path(into).stem) == "v1.4.0"
+        return super().held(into)
 
 
 class ParquetKind(Kind):

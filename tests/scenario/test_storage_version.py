@@ -115,6 +115,7 @@ def test_a_rebuild_and_a_swap_keep_the_version(source: Path, tmp_path: Path, swa
     assert storage_version(into) == OLD
     with attached(into) as connection:
         assert connection.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,), (3,), (4,)]
+    check("1.4", into)
 
 
 @pytest.mark.slow

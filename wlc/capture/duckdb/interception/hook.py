@@ -62,7 +62,7 @@ class Wanted:
         """Return whether a path names a database to capture."""
         return self.options(database) is not None
 
-    def options(self, database: Any) -> Mapping[str, Any] | None:
+    def options(self, database: Any) -> Mapping[str, object] | None:
         """Return the options of a database to capture, None for any other path."""
         try:
             path = Path(os.fsdecode(database)).expanduser()
