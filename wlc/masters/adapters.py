@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from wlc.farm.addresses import refuse_connection_string
+from wlc.farm.addresses import refuse_connection_string, without_password
 from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -74,19 +74,6 @@ class SourceModule(Protocol):
     ) -> Connection:
         """Open a master to write to it with capture; arguments and errors as for `wlc.connect`."""
 
-    def settled_tick(self, source: str) -> int | None:
-        """Return the last tick of a master that nothing has written since its last session, which published everything.
-
-        None if that is unknown without opening it.
-        """
-
-    def interception(self, sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> Interception:
-        """Prepare to capture connections to some masters that other programs open.
-
-        Raises:
-            InvalidError: One of them is no master, or the engine itself captures what any program writes.
-        """
-
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
@@ -139,9 +126,20 @@ def creating(source: str | os.PathLike[str]) -> AbstractContextManager[None]:
 
 
 def interception(sources: Sequence[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None) -> Interception:
-    """Prepare to capture connections to some masters; see `SourceModule.interception`."""
-    by_module: dict[SourceModule, list[str]] = {}
-    for source in sources:
-        by_module.setdefault(module_of(source), []).append(os.fspath(source))
-    # Only one engine has interceptions; another one refuses its sources.
-    return [module.interception(named, storage_options) for module, named in by_module.items()][-1]
+    """Prepare to capture connections to some masters that other programs open.
+
+    Raises:
+        InvalidError: One of them is no master, or its engine itself captures what any program writes.
+    """
+    from wlc.capture.duckdb.interception import DuckDBInterception  # Without that of the engine itself.
+
+    paths = [os.fspath(source) for source in sources]
+    for path in paths:
+        if "://" in path:
+            module_of(path)
+            shown = without_password(path)
+            raise InvalidError(
+                f"{shown} is a PostgreSQL master, which captures what any program writes",
+                hint=f"run the program alone; wlc run '{shown}' publishes what is committed",
+            )
+    return DuckDBInterception(paths, storage_options or {})

@@ -117,6 +117,12 @@ class Interception(Protocol):
     def environment(self) -> dict[str, str]:
         """The variables of a process that captures."""
 
+    def settled_tick(self, source: str) -> int | None:
+        """Return the last tick of a master that nothing has written since its last session, which published everything.
+
+        None if that is unknown without opening it.
+        """
+
     def check(self, interpreter: str) -> None:
         """Refuse a Python, by its path, that cannot capture.
 

@@ -22,7 +22,7 @@ from wlc.masters.signs import note_flushed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from wlc.masters.contract import Source
+    from wlc.masters.contract import Interception, Source
 
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # From a terminal, the command has received these itself.
@@ -56,15 +56,17 @@ def patched(
     """
     interception = adapters.interception(sources, storage_options)
     for source in sources:
-        _begin(source, repair, storage_options)
+        _begin(interception, source, repair, storage_options)
     with interception.here():
         yield
     for source in sources:
-        _finish(source, storage_options)
+        _finish(interception, source, storage_options)
 
 
-def _begin(source: str | os.PathLike[str], repair: bool, storage_options: Mapping[str, Any] | None) -> None:
-    if adapters.module_of(source).settled_tick(os.fspath(source)) is None:
+def _begin(
+    interception: Interception, source: str | os.PathLike[str], repair: bool, storage_options: Mapping[str, Any] | None
+) -> None:
+    if interception.settled_tick(os.fspath(source)) is None:
         with opened_master(source, storage_options) as (found, database):
             if repair:
                 found.publish_bypassed(database)
@@ -72,9 +74,11 @@ def _begin(source: str | os.PathLike[str], repair: bool, storage_options: Mappin
                 _refuse_bypassed(found)
 
 
-def _finish(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> int:
+def _finish(
+    interception: Interception, source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> int:
     """Publish what waits in a master, and return its last tick."""
-    if (tick := adapters.module_of(source).settled_tick(os.fspath(source))) is not None:
+    if (tick := interception.settled_tick(os.fspath(source))) is not None:
         return tick
     with opened_master(source, storage_options) as (found, database):
         tick = publish_and_repair(found, database).tick
@@ -119,7 +123,7 @@ def execute(
     if (interpreter := _interpreter(command[0])) is not None:
         interception.check(interpreter)
     for source in sources:
-        _begin(source, repair, storage_options)
+        _begin(interception, source, repair, storage_options)
     try:
         process = subprocess.Popen(command, env={**os.environ, **interception.environment})  # noqa: S603 - the user's
     except OSError as error:
@@ -130,7 +134,7 @@ def execute(
     results: dict[str, int | FarmError] = {}
     for source in sources:
         try:
-            results[source] = _finish(source, storage_options)
+            results[source] = _finish(interception, source, storage_options)
         except FarmError as error:
             results[source] = error
     return code if code >= 0 else 128 - code, results

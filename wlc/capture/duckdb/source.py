@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import digests, home, schema_change, setup, uncaptured, unpublished
+from wlc.capture.duckdb import digests, schema_change, setup, uncaptured, unpublished
 from wlc.capture.duckdb.home import Doubt, noted_place
 from wlc.capture.duckdb.opening import create_file
 from wlc.capture.duckdb.repair import journal_difference, journal_found
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.connection import Connection
-    from wlc.capture.duckdb.interception import DuckDBInterception
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.human_form import Progress
@@ -123,18 +122,6 @@ def check_run(source: str) -> NoReturn:
 def check_repair(source: str) -> None:
     """Refuse a file that does not exist; all others can be repaired."""
     _existing(source)
-
-
-def settled_tick(source: str) -> int | None:
-    """Return the last tick of a file in which its last session left nothing to do, None if unknown."""
-    return home.settled_tick(source)
-
-
-def interception(sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> DuckDBInterception:
-    """Prepare to capture connections to some masters that other programs open."""
-    from wlc.capture.duckdb.interception import DuckDBInterception  # Few commands need it.
-
-    return DuckDBInterception(sources, storage_options or {})
 
 
 def connect(

@@ -127,20 +127,6 @@ def connect(source: str, **_: Any) -> NoReturn:
     )
 
 
-def settled_tick(source: str) -> None:
-    """Return nothing: a server must be asked."""
-
-
-def interception(sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> NoReturn:  # noqa: ARG001
-    """Refuse every database: the server logs what any program writes."""
-    shown = without_password(sources[0])
-    raise InvalidError(
-        f"{shown} is a PostgreSQL master, which captures what any program writes",
-        hint=f"run the program alone; wlc run '{shown}' publishes what is committed",
-        path=shown,
-    )
-
-
 # The source ----------------------------------------------------------------------------------------------------------
 
 

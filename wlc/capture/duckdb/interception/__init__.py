@@ -13,12 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from wlc.capture.duckdb.home import settled_tick
 from wlc.capture.duckdb.interception import hook
-from wlc.capture.duckdb.module_functions import replace_in_modules
-from wlc.capture.duckdb.shared import look_into
 from wlc.dialect.duckdb.engine import BELOW, LEAST
 from wlc.farm.errors import InvalidError
 
@@ -52,6 +48,10 @@ class DuckDBInterception:
         """The variables with which a Python process captures."""
         rest = [each for each in os.environ.get(_PATH, "").split(os.pathsep) if each not in ("", _STARTUP)]
         return {hook.VARIABLE: self._wanted.encode(), _PATH: os.pathsep.join((_STARTUP, *rest))}
+
+    def settled_tick(self, source: str) -> int | None:
+        """Return the last tick of a master in which its last session left nothing to do; None if unknown."""
+        return settled_tick(source)
 
     def check(self, interpreter: str) -> None:
         """Refuse a Python whose environment cannot capture.
@@ -94,6 +94,9 @@ def _master_file(source: str) -> str:
         raise InvalidError(f"there is no file {source}", hint=f"wlc master {shown} --create makes a master there")
     if settled_tick(source) is not None:
         return os.path.realpath(source)
+    # Importing DuckDB takes longer than all the rest of `wlc exec`.
+    from wlc.capture.duckdb.shared import look_into
+
     state, away = look_into(source)
     if away is not None:
         raise away
@@ -104,8 +107,12 @@ def _master_file(source: str) -> str:
 
 def _intercept_everywhere(wanted: hook.Wanted) -> list[Callable[[], None]]:
     """Replace functions of `duckdb`, also where a module imported them by name; returns what puts them back."""
+    import duckdb
+
     # The first captured connection replaces functions, too: it does so before.
     importlib.import_module("wlc.capture.duckdb.connection")
+    from wlc.capture.duckdb.module_functions import replace_in_modules
+
     replaced = hook.intercept(duckdb, wanted)
     by = {id(original): vars(duckdb)[name] for place, name, original in replaced if place is duckdb}
     return [
