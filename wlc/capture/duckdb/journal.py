@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect import types
@@ -254,9 +254,12 @@ def read_layouts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[in
     rows = connection.execute(
         f"SELECT id, schema_name, table_name, layout FROM {quote(catalog)}.wlc.layouts ORDER BY id"
     ).fetchall()
-    return {
-        id_: (Name(schema, table), record_of(Layout).read(json.loads(layout))) for id_, schema, table, layout in rows
-    }
+    return {id_: (Name(schema, table), _layout(layout)) for id_, schema, table, layout in rows}
+
+
+@lru_cache(maxsize=4096)
+def _layout(text: str) -> Layout:
+    return record_of(Layout).read(json.loads(text))
 
 
 def images_sql(catalog: str, layout: int) -> str:
