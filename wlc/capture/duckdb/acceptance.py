@@ -385,20 +385,28 @@ def _refuse_others(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
             raise StatementError(f"{'.'.join(path)} lies outside the database")
 
 
-def refuse_broken_macros(connection: duckdb.DuckDBPyConnection, catalog: str, changed: frozenset[Name]) -> None:
+def macro_definitions(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[str, ...]:
+    """Return the definitions of a database's macros. DuckDB reads its thousands of functions for that."""
+    query = "SELECT macro_definition FROM duckdb_functions() WHERE database_name = ? AND NOT internal"
+    return tuple(text for (text,) in connection.execute(query, [catalog]).fetchall())
+
+
+def refuse_broken_macros(
+    connection: duckdb.DuckDBPyConnection, catalog: str, changed: frozenset[Name], macros: Iterable[str]
+) -> None:
     """Refuse to leave a macro over a dropped object: no replica and no snapshot could create it.
 
     Args:
         connection: In a transaction that is about to be committed.
         catalog: Name of the database.
         changed: Objects that the transaction dropped, altered or renamed, under their old names.
+        macros: Definitions of the macros.
 
     Raises:
         UnsupportedError: There is such a macro.
     """
-    query = "SELECT macro_definition FROM duckdb_functions() WHERE database_name = ? AND NOT internal"
     names = {name.name.lower() for name in changed}
-    if not any(names & words(text) for (text,) in connection.execute(query, [catalog]).fetchall()):
+    if not any(names & words(text) for text in macros):
         return
     try:
         schema_statements(connection, catalog)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.capture.duckdb.schema_change import Objects
     from wlc.farm.model import Settings
 
 
@@ -33,13 +34,18 @@ _MOST_PARSED, _LONGEST_PARSED = 1000, 2000
 
 @dataclass(frozen=True, slots=True)
 class SeenCatalog:
-    """The committed catalog as read by a connection, for other connections that see the same one."""
+    """The committed catalog as read by a connection, for other connections that see the same one.
+
+    Attributes:
+        objects: All objects without macros; None if they were not read.
+    """
 
     generation: int
     by_name: dict[Name, CapturedTable]
     has_sequences: bool
     rules: frozenset[acceptance.RowRule]
     refers: dict[int, bool]
+    objects: Objects | None = None
 
 
 @dataclass
@@ -116,7 +122,7 @@ class CapturedTables:
         """Load the committed catalog of a generation, from another connection if that has read it; return it."""
         if seen is None or seen.generation != generation:
             self.refresh(generation)
-            return SeenCatalog(generation, dict(self.by_name), self.has_sequences, self.rules, self._refers)
+            return self.seen(None)
         self.generation, self.by_name, self._refers = generation, dict(seen.by_name), seen.refers
         self.has_sequences, self.rules = seen.has_sequences, seen.rules
         # Temporary tables of the connection may have triggers, too.
@@ -124,6 +130,10 @@ class CapturedTables:
         self.forget_names()
         self._macros = None
         return seen
+
+    def seen(self, objects: Objects | None) -> SeenCatalog:
+        """Return the catalog for other connections; the objects are those without macros, if they are known."""
+        return SeenCatalog(self.generation, dict(self.by_name), self.has_sequences, self.rules, self._refers, objects)
 
     def forget_names(self) -> None:
         """Drop the cache of names: the search path or a temporary table has changed."""

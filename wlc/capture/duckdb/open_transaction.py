@@ -82,6 +82,7 @@ class OpenTransaction:
         last_seen: Last tick that was committed when it began; None for a single master.
         taking: The transaction that it takes from another site; None for a user's transaction.
         reads: The rows that it has read, if reads count in conflicts; None for a single master.
+        objects: The objects of the database without macros, after its last schema change; None before one.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -102,12 +103,14 @@ class OpenTransaction:
     taking: TakenEntry | None = None
     sequences: dict[Name, int] = field(default_factory=dict)
     reads: TrackedReads | None = None
+    objects: schema_change.Objects | None = None
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
     _dropped: set[Name] = field(default_factory=set)
     _altered: set[Name] = field(default_factory=set)
     # The committed name of a table that the transaction has altered; None for a table that it has created.
     _known_as: dict[Name, Name | None] = field(default_factory=dict)
+    _may_change_macros: bool = False
     _before_schema: schema_change.Objects | None = None
     _has_looked: bool = False
 
@@ -150,7 +153,7 @@ class OpenTransaction:
                 return [self._whole(table) for table in self.tables.named(effect.names)]
             case SchemaEffect():
                 self._seal(effect.names)
-                self._before_schema = self._objects(effect)
+                self._before_schema = self._objects_before(effect)
                 if effect.loads:
                     named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
                     return [self._whole(table) for table in named]
@@ -194,7 +197,8 @@ class OpenTransaction:
         if not pending and not has_more:
             return False
         if self._altered:
-            acceptance.refuse_broken_macros(self.connection, self.tables.catalog, frozenset(self._altered))
+            macros = self._macro_definitions()
+            acceptance.refuse_broken_macros(self.connection, self.tables.catalog, frozenset(self._altered), macros)
         self._settle_tick()
         entry = JournalEntry(self.tick, self.user, self.started, committed, after=self.last_seen)
         alone = len(pending) == 1 and not has_more and pending[0].cleared is None
@@ -220,6 +224,14 @@ class OpenTransaction:
         if not alone or not pending[0].carries_meta:
             journal.add_entry(self.connection, self.tables.catalog, replace(entry, records=tuple(self.records)))
         return True
+
+    def _macro_definitions(self) -> tuple[str, ...]:
+        known = self.shared.macro_definitions
+        if self._may_change_macros or known is None:
+            known = acceptance.macro_definitions(self.connection, self.tables.catalog)
+            if self.generation == self.shared.generation and not self._may_change_macros:
+                self.shared.macro_definitions = known
+        return known
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that were accepted only because of the session's settings."""
@@ -275,6 +287,8 @@ class OpenTransaction:
 
     def committed(self, time: datetime) -> None:
         """Inform the other connections; the commit lock is still held."""
+        if self._may_change_macros:
+            self.shared.macro_definitions = None
         if self.sequences or self.changes_schema:
             self.shared.sequences = dict(self.sequences)
         removed_from = {images.table.name for images in self._settled if images.cleared or images.removed}
@@ -382,12 +396,21 @@ class OpenTransaction:
             self._complete_images(self.images.pop(name), None)
             self.sealed[name] = True
 
+    def _objects_before(self, effect: SchemaEffect) -> schema_change.Objects:
+        if effect.may_change_macros:
+            return self._objects(effect)
+        if self.objects is None and not self.changes_schema and (seen := self.shared.seen) is not None:
+            self.objects = seen.objects if seen.generation == self.tables.generation else None
+        return self._objects(effect) if self.objects is None else self.objects
+
     def _objects(self, effect: SchemaEffect) -> schema_change.Objects:
         return schema_change.objects(self.connection, self.tables.catalog, macros=effect.may_change_macros)
 
     def _after_schema(self, effect: SchemaEffect, text: str) -> None:
         before = self._before_schema
         after = self._objects(effect)
+        self._may_change_macros |= effect.may_change_macros
+        self.objects = {key: entry for key, entry in after.items() if key[0] != "MACRO"}
         self.tables.forget_names()
         self.tables.forget_macros()
         if before is None or before == after:
@@ -399,8 +422,8 @@ class OpenTransaction:
         known_objects.note(self.connection, self.tables.catalog, before, after)
         if not self.tick:
             self.tick = self.shared.new_tick()
-        layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
         known = {name: table.layout for name, table in self.tables.by_name.items()}
+        layouts = self._layouts(known, before, after)
         change = difference(schema_change.effects(before, after, known, layouts))
         self._forget(change.dropped_tables)
         self._known_as |= {name: self._known_as.get(old, old) for name, old in change.altered_tables.items()}
@@ -427,6 +450,24 @@ class OpenTransaction:
             if effect.rewrites:
                 self._rewrite(self.tables.by_name[name])
             self.sealed[name] = effect.rewrites
+
+    def _layouts(
+        self, known: dict[Name, Layout], before: schema_change.Objects, after: schema_change.Objects
+    ) -> dict[Name, Layout]:
+        """Return the layouts of all tables, ordered by name; reads those of tables that a statement has changed."""
+        present = {Name(*key[1:]): entry for key, entry in after.items() if key[0] == "TABLE"}
+        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        # Columns have types, and tables have schemas.
+        is_any = any(kind in ("SCHEMA", "TYPE") for kind, *_ in changed)
+        changed_tables = {
+            name: entry.oid
+            for name, entry in sorted(present.items())
+            if entry.oid is not None and (is_any or ("TABLE", name.schema, name.name) in changed or name not in known)
+        }
+        if is_any:
+            duckdb_catalog.refuse_nested_schemas(self.connection, self.tables.catalog)
+        read = duckdb_catalog.layouts_of(self.connection, self.tables.catalog, changed_tables)
+        return dict(sorted({name: read.get(name) or known[name] for name in present}.items()))
 
     def _forget(self, dropped: tuple[Name, ...]) -> None:
         self._dropped.update(dropped)

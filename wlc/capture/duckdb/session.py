@@ -359,17 +359,20 @@ class CaptureSession:
     def _commit(self, statement: str) -> None:
         transaction = self.transaction
         assert transaction is not None
-        with self._shared.commit_lock:
-            committed = self._shared.commit_time()
+        with (shared := self._shared).commit_lock:
+            committed = shared.commit_time()
             if has_changes := transaction.complete(committed):
-                self._shared.refuse_writes()
-            with self._shared.changing_schema() if transaction.changes_schema else nullcontext():
+                shared.refuse_writes()
+            # Otherwise another connection has changed the schema, too.
+            sees_all = transaction.generation == shared.generation
+            with shared.changing_schema() if transaction.changes_schema else nullcontext():
                 self._raw.execute(statement)
+            if transaction.changes_schema:
+                self.tables.generation = shared.generation if sees_all else -1
+                shared.seen = self.tables.seen(transaction.objects) if sees_all else None
             if has_changes:
                 transaction.committed(committed)
         self.transaction = None
-        if transaction.changes_schema:
-            self.tables.generation = -1
         if has_changes:
             self._publish()
 

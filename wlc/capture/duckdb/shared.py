@@ -68,6 +68,7 @@ class Shared:
             file releases all its locks on that file (POSIX), including DuckDB's.
         parked: Tables with parked rows, see `wlc.multi_master.duckdb.parking`; None while rows to park are searched.
         doubt: Tables that may hold uncaptured rows; `written`: the last session's entry about that.
+        macro_definitions: Of the committed macros; None if they were not read.
         emptied: Last tick up to which this process has emptied the journal.
         tidied: The generation in which no image table of an outdated layout was left; None if unknown.
         defined: Definitions of the tables when they were last compared; None before that.
@@ -99,6 +100,7 @@ class Shared:
     users: int = 0
     opened: BinaryIO | None = None
     parked: tuple[Name, ...] | None = ()
+    macro_definitions: tuple[str, ...] | None = None
     emptied: int = -1
     tidied: int | None = None
     is_stranded: bool = False

@@ -41,7 +41,14 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, La
         UnsupportedError: A schema lies inside another one.
     """
     refuse_nested_schemas(connection, catalog)
-    found = _columns(connection, catalog)
+    return layouts_of(connection, catalog, _oids(connection, catalog))
+
+
+def layouts_of(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Mapping[Name, int]) -> dict[Name, Layout]:
+    """Return the layouts of some persistent user tables, given their oids, ordered by name as these."""
+    if not tables:
+        return {}
+    found = columns_of(connection, catalog, tables)
     keys = dict(_constraints(connection, catalog, "PRIMARY KEY", found))
     return {name: Layout(listed, keys.get(name, ())) for name, listed in by_table(found).items()}
 
@@ -220,11 +227,16 @@ def sequence_steps(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[
     return {Name(schema, sequence): step for schema, sequence, step in found}
 
 
-def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[Name, Column]]:
-    """Return the columns of every persistent user table, ordered by the table's name and their place in it."""
+def _oids(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+    """Return the oid of every persistent user table, ordered by name."""
     listed = f"SELECT table_oid, schema_name, table_name FROM duckdb_tables() WHERE {USER} AND NOT temporary"
     found = rows(connection, catalog, f"{listed} ORDER BY schema_name, table_name")
-    return columns_of(connection, catalog, {Name(*rest): oid for oid, *rest in found})
+    return {Name(*rest): oid for oid, *rest in found}
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[Name, Column]]:
+    """Return the columns of every persistent user table, ordered by the table's name and their place in it."""
+    return columns_of(connection, catalog, _oids(connection, catalog))
 
 
 def columns_of(
@@ -292,7 +304,11 @@ def _constraints(
     if not found:
         return []
     spelling = _spelling(_columns(connection, catalog) if columns is None else columns)
-    return [(name, _spelt(spelling, name, listed)) for *parts, listed in found for name in (Name(*parts),)]
+    return [
+        (Name(schema, table), _spelt(spelling, Name(schema, table), listed))
+        for schema, table, listed in found
+        if _folded(schema, table) in spelling
+    ]
 
 
 def _spelling(columns: Iterable[tuple[Name, Column]]) -> dict[tuple[bytes, ...], str]:

@@ -12,6 +12,7 @@ import pytest
 import wlc
 from wlc.capture.duckdb import open_transaction
 from wlc.capture.duckdb.acceptance import (
+    macro_definitions,
     read_rules,
     refuse_broken_macros,
     refuse_present_checks,
@@ -110,10 +111,10 @@ def test_macros_over_what_is_gone_are_refused(
     changes = frozenset({Name("main", changed)})
     if is_refused:
         with pytest.raises(UnsupportedError, match=r"CREATE MACRO main\.rows_of_t") as caught:
-            refuse_broken_macros(connection, "memory", changes)
+            refuse_broken_macros(connection, "memory", changes, macro_definitions(connection, "memory"))
         assert "same transaction" in str(caught.value.hint)
     else:
-        refuse_broken_macros(connection, "memory", changes)
+        refuse_broken_macros(connection, "memory", changes, macro_definitions(connection, "memory"))
 
 
 @pytest.mark.parametrize(
