@@ -21,6 +21,7 @@ from wlc.capture.duckdb.acceptance import (
     refuse_untaken,
 )
 from wlc.dialect.duckdb.settings import row_settings_changed
+from wlc.farm.database import open_database
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 
@@ -114,6 +115,47 @@ def test_macros_over_what_is_gone_are_refused(
         assert "same transaction" in str(caught.value.hint)
     else:
         refuse_broken_macros(connection, "memory", changes, macro_definitions(connection, "memory"))
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        "CREATE MACRO rows_of_t() AS TABLE SELECT * FROM t",
+        "BEGIN; CREATE MACRO rows_of_t() AS TABLE SELECT * FROM t; CREATE TABLE other (i INTEGER); COMMIT",
+        "CREATE FUNCTION rows_of_t() AS TABLE SELECT * FROM t",
+        "CREATE SCHEMA s; CREATE MACRO s.rows_of_t() AS TABLE SELECT * FROM main.t",
+    ],
+)
+def test_macros_of_any_connection_and_time_are_considered(tmp_path: Path, maker: str) -> None:
+    path = tmp_path / "sales.duckdb"
+    wlc.master(path, farm=str(tmp_path / "farm"), create=True)
+    with wlc.connect(path) as first, first.cursor() as second:
+        first.execute("CREATE TABLE t (i INTEGER); CREATE TABLE u (i INTEGER); DROP TABLE u")
+        second.execute(maker)
+        for connection in (first, second):
+            with pytest.raises(UnsupportedError, match="depends on it"):
+                connection.execute("DROP TABLE t")
+    with wlc.connect(path) as again, pytest.raises(UnsupportedError, match="depends on it"):
+        again.execute("ALTER TABLE t RENAME TO v")
+
+
+def test_a_macro_is_replaced_or_dropped_with_what_it_reads(tmp_path: Path) -> None:
+    path = tmp_path / "sales.duckdb"
+    wlc.master(path, farm=str(tmp_path / "farm"), create=True)
+    with wlc.connect(path) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER); CREATE SCHEMA s; CREATE MACRO s.m() AS TABLE FROM main.t")
+        connection.execute("BEGIN; DROP TABLE t; CREATE OR REPLACE MACRO s.m() AS TABLE SELECT 1 AS i; COMMIT")
+        connection.execute("CREATE TABLE t (i INTEGER); CREATE OR REPLACE MACRO s.m() AS TABLE FROM main.t")
+        connection.execute("BEGIN; DROP SCHEMA s CASCADE; DROP TABLE t; COMMIT")
+    kinds = [(record.kind, record.object.name) for record in _ddl(tmp_path / "farm" / "sales")]
+    assert kinds.count(("CREATE MACRO", "m")) == 3
+    assert ("DROP SCHEMA", "s") in kinds
+
+
+def _ddl(url: Path) -> list[Ddl]:
+    batch, _ = open_database(str(url)).read_batch(1)
+    records = itertools.chain.from_iterable(transaction.records for transaction in batch.transactions)
+    return [record for record in records if isinstance(record, Ddl)]
 
 
 COLUMNS = (
