@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
 
 from wlc.dialect.sql import quote
-
-if TYPE_CHECKING:
-    import duckdb
 
 # The result of BEGIN, COMMIT and the like: one column and no rows.
 NOTHING = "SELECT NULL::BOOLEAN AS Success WHERE false"
@@ -36,7 +35,12 @@ def counted(count: int, name: str = "Count", kind: object = "BIGINT") -> Stateme
 
 def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) -> StatementOutcome:
     """Run a statement to its end and keep its outcome."""
-    result = connection._submit(text, parameters, "rows")
+    try:
+        result = connection._submit(text, parameters, "rows")
+    except duckdb.ResourceInUseException:
+        # The program has not fetched all rows of its last statement, which `execute` ends first.
+        connection.execute(NOTHING)
+        result = connection._submit(text, parameters, "rows")
     returned = result.return_type
     if returned == "changed_rows":
         name, kind, *_ = result.description[0]

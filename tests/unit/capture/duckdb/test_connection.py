@@ -82,3 +82,36 @@ def test_errors_are_those_of_plain_duckdb(master: Connection, statement: str) ->
         master.execute(statement)
     assert str(found.value) == str(expected.value)
     assert master.sql("FROM t").fetchall() == [(1,)]
+
+
+# Some run for the first time and once more, outside of a transaction and in one.
+AFTER_UNFETCHED_ROWS = (
+    "INSERT INTO t VALUES (5); INSERT INTO t SELECT 7",
+    "INSERT INTO t SELECT 7",
+    "UPDATE t SET i = i + 1 WHERE i = 5",
+    "DELETE FROM t WHERE i > 8",
+    "MERGE INTO t USING (SELECT 3 AS i) AS s ON t.i = s.i WHEN NOT MATCHED THEN INSERT",
+    "INSERT INTO t VALUES (6) RETURNING i",
+    "CREATE TABLE u (i INTEGER)",
+    "ALTER TABLE u ADD COLUMN j INTEGER",
+    "DROP TABLE u",
+    "CREATE VIEW v AS SELECT 1 AS a",
+    "DROP VIEW v",
+    "SELECT 1; INSERT INTO t SELECT 10",
+    "SELECT 1; SELECT 2",
+    "SELECT currval('s')",
+)
+
+
+def test_a_statement_follows_one_whose_rows_were_not_all_fetched(source: Path) -> None:
+    with duckdb.connect() as plain, wlc.connect(source) as captured:
+        for connection in (plain, captured):
+            connection.execute("CREATE TABLE t (i INTEGER); CREATE SEQUENCE s")
+        for statement in (*AFTER_UNFETCHED_ROWS, "BEGIN", *AFTER_UNFETCHED_ROWS, "COMMIT"):
+            found = []
+            for connection in (plain, captured):
+                connection.execute("SELECT nextval('s') FROM range(10000)").fetchone()
+                found.append(connection.execute(statement).fetchall())
+            assert found[0] == found[1], statement
+        rows = [connection.execute("SELECT i FROM t ORDER BY i").fetchall() for connection in (plain, captured)]
+        assert rows[0] == rows[1]
