@@ -234,7 +234,9 @@ def test_locked_versions_are_allowed() -> None:
 def test_oldest_versions_are_the_lower_bounds() -> None:
     bounds = {
         required.name: Version(bound.version)
-        for required in requirements("az", "crypto", "docs", "gs", "kafka", "metrics", "postgres", "report", "sftp")
+        for required in requirements(
+            "az", "crypto", "docs", "gs", "kafka", "metrics", "postgres", "report", "sftp", "sqlalchemy"
+        )
         for bound in required.specifier
         if bound.operator == ">="
     }

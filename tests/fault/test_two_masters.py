@@ -418,7 +418,7 @@ def test_one_or_two_databases_become_master_of_one_name_at_once(tmp_path: Path, 
             winner, loser = sources if answers[0] == "master" else sources[::-1]
             if winner == loser:
                 # The second finds the file locked, or, if it came late, a master already.
-                assert refusal.split()[0] in ("UnavailableError", "InvalidError"), answers
+                assert refusal.split()[0] in ("FileInUseError", "UnavailableError", "InvalidError"), answers
             else:
                 assert refusal.startswith("InvalidError 2")
                 assert "--name" in refusal
