@@ -17,7 +17,8 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -38,13 +39,21 @@ if TYPE_CHECKING:
     from .programs import Program
 
 
-# Commands that pass what stands behind `--` on to another program; `obj` of their context is that command line.
+# Commands that pass what stands behind `--` on to another program, as a `CommandLine` in `obj` of their context.
 _WITH_COMMAND_LINE = frozenset({"exec"})
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
 # The value of these arguments is a path, a URL, or the name of a database.
 PLACES = frozenset({"DB", "DB|SOURCE|TARGET", "FARM", "MASTER", "OUTPUT", "SITE", "SOURCE", "TARGET", "URL"})
+
+
+class CommandLine(NamedTuple):
+    """The words of another program's command line, and whether they stand behind `--`."""
+
+    words: list[str]
+    is_marked: bool = True
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
@@ -355,9 +364,8 @@ def page_of_command(headings: Mapping[str, Sequence[str]]) -> type[TyperCommand]
 
     class CommandPage(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            if self.name in _WITH_COMMAND_LINE and "--" in args:
-                place = args.index("--")
-                args, ctx.obj = args[:place], args[place + 1 :]
+            if self.name in _WITH_COMMAND_LINE:
+                args, ctx.obj = _split(args)
             return super().parse_args(ctx, args)
 
         def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -371,6 +379,16 @@ def page_of_command(headings: Mapping[str, Sequence[str]]) -> type[TyperCommand]
                 _list_options(formatter, title, options, ctx)
 
     return CommandPage
+
+
+def _split(args: list[str]) -> tuple[list[str], CommandLine]:
+    if "--" in args:
+        place = args.index("--")
+        return args[:place], CommandLine(args[place + 1 :])
+    # The first word that is neither an option nor a file is where the command line probably begins.
+    words = (place for place, word in enumerate(args) if not word.startswith("-") and not Path(word).is_file())
+    place = next(words, len(args))
+    return args[:place], CommandLine(args[place:], is_marked=False)
 
 
 def _list(formatter: Any, title: str, group: TyperGroup, names: Iterable[str]) -> None:

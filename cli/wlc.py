@@ -19,7 +19,7 @@ import typer
 from wlc.farm.clock import format_age
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 
-from .command import command, explain, new_app, run_app
+from .command import CommandLine, command, explain, new_app, run_app
 from .interruption import stop_on_signal
 from .log_lines import log_report
 from .options import Database, Farm, Repair, Source, StorageOptions, beat_of, storage_options
@@ -246,11 +246,12 @@ def execute(
     """
     from wlc.masters.execution import execute as run
 
-    if not context.obj:
-        again = f"wlc exec {shlex.join(sources)} -- COMMAND"
+    line: CommandLine = context.obj
+    if not (line.words and line.is_marked):
+        again = f"wlc exec {shlex.join(sources)} -- {shlex.join(line.words) or 'COMMAND'}"
         raise InvalidError("the command to run is missing: it stands behind --", hint=again)
     options = storage_options(storage_option)
-    code, results = run(context.obj, sources, repair=repair, storage_options=options)
+    code, results = run(line.words, sources, repair=repair, storage_options=options)
     for source, result in results.items():
         if isinstance(result, FarmError):
             reason = explain(result)

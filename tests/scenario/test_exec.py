@@ -14,6 +14,8 @@ import pytest
 
 import wlc
 import wlr
+from cli.command import run_app
+from cli.wlc import app
 from tests.environments import environment
 from wlc.capture.duckdb import home
 from wlc.capture.duckdb.interception import attaching, hook
@@ -337,6 +339,21 @@ def test_exit_code_output_and_input_are_those_of_the_command(folder: Path) -> No
     )
     without = subprocess.run([WLC, "exec", "sales.duckdb"], capture_output=True, text=True, cwd=folder)
     assert without.returncode == InvalidError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ([], "wlc exec sales.duckdb -- COMMAND"),
+        (["--"], "wlc exec sales.duckdb -- COMMAND"),
+        (["dbt", "build", "--full-refresh"], "wlc exec sales.duckdb -- dbt build --full-refresh"),
+    ],
+)
+def test_a_command_line_without_its_mark_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], typed: list[str], hint: str
+) -> None:
+    assert run_app(app, "wlc", ["exec", "sales.duckdb", *typed]) == InvalidError.exit_code
+    assert capsys.readouterr().err.splitlines()[-1] == f"hint: {hint}"
 
 
 @pytest.mark.slow
