@@ -220,6 +220,14 @@ def test_an_environment_with_another_duckdb_is_refused_before_it_writes(folder: 
     assert rows() == []
 
 
+def test_a_program_does_not_run_if_its_capture_fails() -> None:
+    startup = Path(hook.__file__).parent / "startup"
+    environment = {**os.environ, "PYTHONPATH": str(startup), hook.VARIABLE: '{"files": []}'}
+    done = subprocess.run([sys.executable, "-c", "print(1)"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: wlc exec cannot capture in {sys.executable}: TypeError" in done.stderr
+
+
 def test_another_python_is_refused_unless_it_has_dbfarm(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = hook.Wanted({}, [3, 99], [LEAST, BELOW], [])
     assert wanted.problem(duckdb.__version__) is None
