@@ -16,11 +16,18 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.connection import Connection
 
 
+def make_master(path: Path, *statements: str) -> Path:
+    """Make a database that plain statements fill a master of the folder `farm` beside it."""
+    with duckdb.connect(str(path)) as plain:
+        for statement in statements:
+            plain.execute(statement)
+    wlc.master(path, farm=str(path.parent / "farm"))
+    return path
+
+
 @contextmanager
 def new_master(path: Path) -> Iterator[Connection]:
     """Make an empty database a master of the folder `farm` beside it; what is written to it is published at the end."""
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(path.parent / "farm"))
-    with wlc.connect(path) as connection:
+    with wlc.connect(make_master(path)) as connection:
         yield connection
     wlc.flush(path)

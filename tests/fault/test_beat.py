@@ -14,6 +14,7 @@ from tests.fault import operations
 from tests.fault.breaker import DIES_AFTER, Fault
 from tests.fault.processes import program, wait_until
 from tests.fault.trial import Bench, Operation, check_log
+from tests.new_master import make_master
 from tests.oracle import file_contents, published
 from wlc.farm.database import open_database
 
@@ -36,11 +37,7 @@ print("committed", flush=True)
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    path = tmp_path / "bank.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE t (i INTEGER)")
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    return path
+    return make_master(tmp_path / "bank.duckdb", "CREATE TABLE t (i INTEGER)")
 
 
 def batches(source: Path) -> list[int]:

@@ -15,6 +15,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from tests.fault.processes import COMMANDS, DEADLINE_S, program, rounds, run_command
+from tests.new_master import make_master
 from tests.oracle import file_contents
 from tests.screen import told
 from wlc.farm.errors import UnavailableError
@@ -34,10 +35,7 @@ sys.stdin.readline()
 @pytest.fixture
 def farm(tmp_path: Path) -> str:
     """A farm with a master `bank` beside it."""
-    source = tmp_path / "bank.duckdb"
-    with duckdb.connect(str(source)) as connection:
-        connection.execute("CREATE TABLE t AS SELECT i FROM range(10) r(i)")
-    wlc.master(source, farm=str(tmp_path / "farm"))
+    source = make_master(tmp_path / "bank.duckdb", "CREATE TABLE t AS SELECT i FROM range(10) r(i)")
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (10)")
     return str(tmp_path / "farm")

@@ -9,6 +9,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.new_master import make_master
 from tests.scratch import attached
 from wlc.capture.duckdb.connection import Connection
 
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def master(tmp_path: Path) -> str:
-    path = tmp_path / "s.duckdb"
-    with duckdb.connect(str(path)) as plain:
-        plain.execute("CREATE TABLE t AS SELECT range AS a FROM range(5)")
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    return str(path)
+    return str(make_master(tmp_path / "s.duckdb", "CREATE TABLE t AS SELECT range AS a FROM range(5)"))
 
 
 def replicated(master: str, tmp_path: Path) -> list[int]:

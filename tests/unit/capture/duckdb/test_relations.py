@@ -11,6 +11,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.new_master import make_master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,11 +46,7 @@ MAKERS = {
 
 @pytest.fixture
 def master(tmp_path: Path) -> str:
-    path = tmp_path / "s.duckdb"
-    with duckdb.connect(str(path)) as plain:
-        plain.execute("CREATE TABLE t AS SELECT range AS a, 'old' AS b FROM range(5)")
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    return str(path)
+    return str(make_master(tmp_path / "s.duckdb", "CREATE TABLE t AS SELECT range AS a, 'old' AS b FROM range(5)"))
 
 
 @pytest.fixture
