@@ -110,6 +110,20 @@ class Remembered:
     away: FencedError | None
 
 
+def bypassing(source: object, found: Mapping[str, str], capture: str = "wlc.connect()") -> UnsupportedError:
+    """Return the error for what was written to a source without capture, and how to repair it.
+
+    Args:
+        source: As users type it.
+        found: The evidence by table, see `Source.bypassed`.
+        capture: What did not see the writes.
+    """
+    listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
+    return UnsupportedError(
+        f"{source} was written to without {capture}: {listed}", hint=f"wlc farm repair {shlex.quote(str(source))}"
+    )
+
+
 class Interception(Protocol):
     """Captures connections to some masters that other programs open."""
 

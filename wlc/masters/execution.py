@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
+from wlc.farm.errors import FarmError, InvalidError
 from wlc.masters import adapters
+from wlc.masters.contract import bypassing
 from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.lookup import opened_master
 from wlc.masters.running import publish_and_repair
@@ -90,10 +91,7 @@ def _finish(
 
 def _refuse_bypassed(found: Source) -> None:
     if bypassed := found.bypassed():
-        listed = "; ".join(f"{name} {problem}" for name, problem in bypassed.items())
-        raise UnsupportedError(
-            f"{found} was written to without capture: {listed}", hint=f"wlc farm repair {shlex.quote(str(found))}"
-        )
+        raise bypassing(found, bypassed, "capture")
 
 
 def execute(

@@ -17,10 +17,10 @@ from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import refuse_path
-from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
+from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.typed_names import file_meant
 from wlc.masters.background import Publisher
-from wlc.masters.contract import Remembered, Source, SourceDetails, database_of
+from wlc.masters.contract import Remembered, Source, SourceDetails, bypassing, database_of
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
 
@@ -322,7 +322,7 @@ class DuckDBSource(Source):
         """Copy the database at exactly the last published tick, while other connections continue to write."""
         shared = self._shared
         if not is_first and (found := uncaptured.found(shared)):
-            raise self._bypassing(found.problems)
+            raise bypassing(self, found.problems)
         with shared.root.cursor() as connection:
             # Most transactions are published while others write, so that commits wait only for the rest.
             with shared.publish_lock:
@@ -370,12 +370,6 @@ class DuckDBSource(Source):
         shared = self._shared
         return uncaptured.found(shared).problems if uncaptured.may_exist(shared) else {}
 
-    def _bypassing(self, found: Mapping[str, str]) -> UnsupportedError:
-        listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
-        return UnsupportedError(
-            f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc farm repair {shlex.quote(str(self))}"
-        )
-
     def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
         from wlc.capture.duckdb import compensation  # It imports all that a program's own statements need.
 
@@ -384,7 +378,7 @@ class DuckDBSource(Source):
     def warn_bypassed(self) -> None:
         shared, found = self._shared, self.bypassed()
         if not found.keys() <= shared.warned:
-            error = self._bypassing(found)
+            error = bypassing(self, found)
             warnings.warn(f"{error.message}; {error.hint}", stacklevel=3)
         shared.warned = frozenset(found)
 
@@ -416,7 +410,7 @@ class DuckDBSource(Source):
                 publish(self, database)
                 journal_found(self._shared, database, uncaptured.found(self._shared))
             tick = publish(self, database).tick
-        problem = self._bypassing(found).message
+        problem = bypassing(self, found).message
         warnings.warn(f"{problem}; this is repaired, and published as tick {tick}", stacklevel=3)
 
     def without_commits(self) -> AbstractContextManager[Any]:
