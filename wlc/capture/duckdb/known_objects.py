@@ -14,7 +14,7 @@ from wlc.dialect.sql import quote
 from wlc.farm.model import DbObject, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import duckdb
 
@@ -43,7 +43,7 @@ class ChangedObject(NamedTuple):
 
 
 def create(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Create the table of the objects with the present ones, if there is none."""
+    """Create the table of captured objects, and fill it with the present ones, unless the table exists."""
     query = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND (schema_name, table_name) = ('wlc', 'objects')"
     if not connection.execute(query, [catalog]).fetchall():
         connection.execute(
@@ -59,13 +59,12 @@ def renew(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     _add(connection, catalog, schema_change.objects(connection, catalog, macros=False).items())
 
 
-def note(connection: duckdb.DuckDBPyConnection, catalog: str, before: Objects, after: Objects) -> None:
-    """Store the changes of a captured statement, in its transaction."""
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key) and key[0] in KINDS]
-    if changed:
+def note(connection: duckdb.DuckDBPyConnection, catalog: str, changed: Collection[ObjectKey], after: Objects) -> None:
+    """Store the objects that a captured statement has changed, in its transaction."""
+    if noted := sorted(key for key in changed if key[0] in KINDS):
         gone = f"DELETE FROM {_table(catalog)} WHERE (kind, schema_name, name) = (?, ?, ?)"
-        connection.executemany(gone, changed)
-        _add(connection, catalog, [(key, after[key]) for key in changed if key in after])
+        connection.executemany(gone, noted)
+        _add(connection, catalog, [(key, after[key]) for key in noted if key in after])
 
 
 def changed(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[ChangedObject]:

@@ -419,11 +419,12 @@ class OpenTransaction:
             return
         self.changes_schema = True
         uncaptured.refuse_schema_change(self.shared)
-        known_objects.note(self.connection, self.tables.catalog, before, after)
+        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        known_objects.note(self.connection, self.tables.catalog, changed, after)
         if not self.tick:
             self.tick = self.shared.new_tick()
         known = {name: table.layout for name, table in self.tables.by_name.items()}
-        layouts = self._layouts(known, before, after)
+        layouts = self._layouts(known, changed, after)
         change = difference(schema_change.effects(before, after, known, layouts))
         self._forget(change.dropped_tables)
         self._known_as |= {name: self._known_as.get(old, old) for name, old in change.altered_tables.items()}
@@ -437,7 +438,7 @@ class OpenTransaction:
         self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
         repeated = "" if effect.loads and not effect.names else text
-        self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
+        self._altered |= {Name(*key[1:]) for key in changed & before.keys()}
         for ddl in statements(self.connection, self.tables.catalog, repeated, change, layouts):
             acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
             old = None if effect.rewrites else old_layouts.get(ddl.object)
@@ -452,11 +453,10 @@ class OpenTransaction:
             self.sealed[name] = effect.rewrites
 
     def _layouts(
-        self, known: dict[Name, Layout], before: schema_change.Objects, after: schema_change.Objects
+        self, known: dict[Name, Layout], changed: set[schema_change.ObjectKey], after: schema_change.Objects
     ) -> dict[Name, Layout]:
         """Return the layouts of all tables, ordered by name; reads those of tables that a statement has changed."""
         present = {Name(*key[1:]): entry for key, entry in after.items() if key[0] == "TABLE"}
-        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
         # Columns have types, and tables have schemas.
         is_any = any(kind in ("SCHEMA", "TYPE") for kind, *_ in changed)
         changed_tables = {
