@@ -6,7 +6,6 @@ versions of Python. So it imports only the standard library, and dbfarm at the f
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import sys
@@ -14,13 +13,12 @@ from functools import wraps
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FunctionType, ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
-    from types import FrameType
+    from types import FrameType, ModuleType
     from typing import Any
 
 VARIABLE = "WLC_EXEC"
@@ -164,6 +162,8 @@ def intercept_from_environment() -> None:
 
 def intercept(module: Any, wanted: Wanted) -> list[tuple[Any, str, Any]]:
     """Replace functions of the module `duckdb`, so that it captures; returns their places, names and originals."""
+    # As wlc.capture.duckdb.frames does: DuckDB skips these functions when it looks for a program's variables.
+    globals()["__name__"] = f"duckdb.{_OURS}.hook"
     replaced = [
         (module, "connect", _connecting(module.connect, wanted)),
         *(
@@ -191,6 +191,7 @@ def _connecting(connect: Callable[..., Any], wanted: Wanted) -> Callable[..., An
 
 
 def _without_attaching(function: Callable[..., Any], statement: Any, wanted: Wanted) -> Callable[..., Any]:
+    @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         for given in (*args, *kwargs.values()):
             text = given if isinstance(given, str) else given.query if isinstance(given, statement) else ""
@@ -200,14 +201,7 @@ def _without_attaching(function: Callable[..., Any], statement: Any, wanted: Wan
                 refuse_attaching(text, wanted.has)
         return function(*args, **kwargs)
 
-    return unseen(run, function)
-
-
-def unseen(call: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Hide a function's frame: DuckDB looks for variables in the nearest frame that is not of its own package."""
-    names = {"__name__": "duckdb", "__builtins__": builtins}
-    copy = FunctionType(call.__code__, names, call.__name__, call.__defaults__, call.__closure__)
-    return wraps(function)(copy)
+    return run
 
 
 def _probe() -> None:
