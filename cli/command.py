@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from wlc.farm.addresses import refuse_connection_string
 from wlc.farm.errors import HINT, FarmError, InvalidError
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from .programs import Program
 
 
-# Commands that pass what stands behind `--` on to another program, as a `CommandLine` in `obj` of their context.
-_WITH_COMMAND_LINE = frozenset({"exec"})
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
@@ -49,7 +47,10 @@ PLACES = frozenset({"DB", "DB|SOURCE|TARGET", "FARM", "MASTER", "OUTPUT", "SITE"
 
 
 class CommandLine(NamedTuple):
-    """The words of another program's command line, and whether they stand behind `--`."""
+    """The words of another program's command line, and whether they stand behind `--`.
+
+    Commands with an argument whose metavar has `--` find it in `obj` of their context.
+    """
 
     words: list[str]
     is_marked: bool = True
@@ -364,7 +365,7 @@ def page_of_command(headings: Mapping[str, Sequence[str]]) -> type[TyperCommand]
 
     class CommandPage(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            if self.name in _WITH_COMMAND_LINE:
+            if any(" -- " in (each.metavar or "") for each in self.params if isinstance(each, TyperArgument)):
                 args, ctx.obj = _split(args)
             return super().parse_args(ctx, args)
 
